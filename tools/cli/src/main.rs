@@ -26,6 +26,7 @@ mod error;
 mod heap;
 mod interruption;
 mod limits;
+mod lock;
 mod logger;
 mod offline;
 mod order;

@@ -3,27 +3,37 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use octavo::recording::WHOLE;
 use octavo_sim::recording::{Rotation, is_named_so};
 use serde::{Deserialize, Serialize};
 
-/// What to record, where to, and for how long.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+use crate::units::size_bytes;
+
+/// What to record, where to, and for how long. The comments of its fields are the help of `octavo
+/// record`.
+#[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// The partition.
+    /// The partition's name
     pub partition: String,
-    /// The file, an absolute path. With `rotate_bytes`, the names of the files begin with it.
+    /// The file, NAME.octr; with --rotate, files are numbered: NAME.00001.octr and so on
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub file: PathBuf,
-    /// Pages whose sample number lies below this are recorded; 65536: all.
+    // The sample numbers below which pages are recorded; 65536: all.
+    /// Record all accesses to a share of the pages, such as 1/64 or 2%
+    #[arg(long = "sample", value_name = "SHARE", value_parser = sample, default_value = "1")]
     #[serde(default = "whole")]
     pub sample_below: u32,
-    /// Start another file when one reaches this size, in bytes. None: write one file.
+    /// Start another file when one reaches this size
+    #[arg(long = "rotate", value_name = "SIZE", value_parser = size_bytes)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_bytes: Option<u64>,
-    /// How many of the newest files to keep. None: all.
+    /// Keep the newest N files [default: all]
+    #[arg(long, value_name = "N", requires = "rotate_bytes")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<u32>,
-    /// Stop after this many seconds. None: record until stopped.
+    /// Stop after N seconds [default: at Ctrl-C]
+    #[arg(long, value_name = "N")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u64>,
 }

@@ -95,6 +95,13 @@ impl Check<'_> {
         }
     }
 
+    /// Reports a name that another of these has.
+    fn unique<'n>(&mut self, seen: &mut Seen<&'n str>, what: &str, name: &'n Spanned<String>) {
+        self.once(seen, name.get_ref(), name, |line| {
+            format!("there is {what} \"{}\" already, on line {line}", name.get_ref())
+        });
+    }
+
     /// Reports a part that is larger than the whole.
     fn fits(&mut self, part: &Option<Size>, whole_bytes: u64, whole: &str) {
         if let Some(part) = part
@@ -154,9 +161,7 @@ impl Check<'_> {
         for group in &self.config.groups {
             let name = group.name.get_ref();
             self.printable(&group.name);
-            self.once(&mut seen, name, &group.name, |line| {
-                format!("there is a group \"{name}\" already, on line {line}")
-            });
+            self.unique(&mut seen, "a group", &group.name);
             let most = bytes(&group.max).map_or(memory_max, |max| max.min(memory_max));
             self.fits(&group.min, most, "this group's max, or memory_max");
             self.fits(&group.low, most, "this group's max, or memory_max");
@@ -171,14 +176,11 @@ impl Check<'_> {
     fn partitions(&mut self, is_whole: bool) {
         let (mut names, mut files) = (Seen::new(), Seen::new());
         for partition in &self.config.partitions {
-            let name = partition.name.get_ref();
             self.printable(&partition.name);
-            if name.is_empty() {
+            if partition.name.get_ref().is_empty() {
                 self.report(&partition.name, "a partition's name cannot be empty");
             }
-            self.once(&mut names, name, &partition.name, |line| {
-                format!("there is a partition \"{name}\" already, on line {line}")
-            });
+            self.unique(&mut names, "a partition", &partition.name);
             if let Some(file) = &partition.record {
                 if let Err(why) = partition.order().map_or(Ok(()), |order| order.check()) {
                     self.report(file, why);
@@ -196,7 +198,6 @@ impl Check<'_> {
     fn exports(&mut self) {
         let mut seen = Seen::new();
         for export in &self.config.exports {
-            let name = export.name.get_ref();
             for text in [Some(&export.name), export.description.as_ref()].into_iter().flatten() {
                 self.printable(text);
                 let len = text.get_ref().len();
@@ -204,9 +205,7 @@ impl Check<'_> {
                     self.report(text, format!("{len} bytes are too many; NBD allows {STRING_BYTES_MAX}"));
                 }
             }
-            self.once(&mut seen, name, &export.name, |line| {
-                format!("there is an export \"{name}\" already, on line {line}")
-            });
+            self.unique(&mut seen, "an export", &export.name);
             let partitions = &self.config.partitions;
             let known = suggest::named("partition", export.partition.get_ref(), partitions, |partition| {
                 partition.name.get_ref()

@@ -41,20 +41,14 @@ pub trait Parse: Sized {
     fn parse(text: &str) -> Result<Self, String>;
 }
 
-/// Visits a value that may be a string, a number, or either: the function for a kind that is not
-/// allowed returns or is `None`.
-struct Scalar<T, S, N> {
+/// Visits a value that may be a string, a number, or either: what is not allowed is `None`.
+struct Scalar<T> {
     expected: String,
-    text: S,
-    number: Option<N>,
-    of: std::marker::PhantomData<T>,
+    text: Option<fn(&str) -> Result<T, String>>,
+    number: Option<fn(u64) -> Option<T>>,
 }
 
-impl<'de, T, S, N> Visitor<'de> for Scalar<T, S, N>
-where
-    S: Fn(&str) -> Option<Result<T, String>>,
-    N: Fn(u64) -> Option<T>,
-{
+impl<T> Visitor<'_> for Scalar<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -62,14 +56,14 @@ where
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        match (self.text)(text) {
-            Some(parsed) => parsed.map_err(E::custom),
+        match self.text {
+            Some(parse) => parse(text).map_err(E::custom),
             None => Err(E::invalid_type(Unexpected::Str(text), &self)),
         }
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
-        let Some(read) = &self.number else {
+        let Some(read) = self.number else {
             return Err(E::invalid_type(Unexpected::Signed(number), &self));
         };
         let value = u64::try_from(number).ok().and_then(read);
@@ -77,34 +71,33 @@ where
     }
 }
 
-fn scalar<'de, T, D: Deserializer<'de>>(
-    deserializer: D,
-    expected: impl Into<String>,
-    text: impl Fn(&str) -> Option<Result<T, String>>,
-    number: Option<impl Fn(u64) -> Option<T>>,
-) -> Result<T, D::Error> {
-    let of = std::marker::PhantomData;
-    deserializer.deserialize_any(Scalar { expected: expected.into(), text, number, of })
-}
-
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-        let text = |text: &str| Some(units::size_bytes(text).map(Bytes));
-        scalar(deserializer, units::SIZE_SHAPE, text, Some(|bytes| Some(Bytes(bytes))))
+        deserializer.deserialize_any(Scalar {
+            expected: units::SIZE_SHAPE.into(),
+            text: Some(|text| units::size_bytes(text).map(Bytes)),
+            number: Some(|bytes| Some(Bytes(bytes))),
+        })
     }
 }
 
 impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Number<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = |number: u64| (LEAST..=MOST).contains(&number).then_some(Number(number));
-        scalar(deserializer, format!("a number from {LEAST} to {MOST}"), |_| None, Some(number))
+        deserializer.deserialize_any(Scalar {
+            expected: format!("a number from {LEAST} to {MOST}"),
+            text: None,
+            number: Some(|number| (LEAST..=MOST).contains(&number).then_some(Number(number))),
+        })
     }
 }
 
 impl<'de, T: Parse> Deserialize<'de> for Parsed<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parsed<T>, D::Error> {
-        let text = |text: &str| Some(T::parse(text).map(Parsed));
-        scalar(deserializer, T::expected(), text, None::<fn(u64) -> Option<Parsed<T>>>)
+        deserializer.deserialize_any(Scalar {
+            expected: T::expected(),
+            text: Some(|text| T::parse(text).map(Parsed)),
+            number: None,
+        })
     }
 }
 

@@ -12,11 +12,13 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use octavo::{Cache, Object};
 use serde::{Deserialize, Serialize};
+
+use crate::lock::lock;
 
 /// Threads that sync: enough to keep several disks busy.
 const SYNCERS_MAX: usize = 8;
@@ -148,11 +150,6 @@ pub fn sync(cache: &Cache) -> Vec<Refusal> {
         }
     });
     refusals.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes a lock, poisoned or not: the guarded data is consistent between any two operations.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn refusal(object: Object, reason: String) -> Refusal {

@@ -6,12 +6,13 @@
 //! A server that starts or drains is alive and not ready: killing it then would lose the pages that
 //! it is writing back.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use octavo::ObjectStat;
 
 use crate::control::drain::without_name;
+use crate::lock::lock;
 
 /// The longest time without a report of the main thread. It reports every five seconds or more
 /// often, so six reports are missing.
@@ -44,18 +45,18 @@ impl Health {
 
     /// Sets the phase; counts as a report of the main thread.
     pub fn enter(&self, phase: Phase, now: Instant) {
-        *self.state() = State { phase, seen: now };
+        *lock(&self.0) = State { phase, seen: now };
     }
 
     /// Records a report of the main thread.
     pub fn seen(&self, now: Instant) {
-        self.state().seen = now;
+        lock(&self.0).seen = now;
     }
 
     /// Why the server needs a restart; `None` while it is alive. Only a serving server can be dead:
     /// opening and draining stores may take any time.
     pub fn dead(&self, now: Instant) -> Option<String> {
-        let state = self.state();
+        let state = lock(&self.0);
         let silence = now.saturating_duration_since(state.seen);
         let is_dead = state.phase == Phase::Serving && silence > SILENCE_MAX;
         is_dead.then(|| format!("the main thread has not reported for {} s", silence.as_secs()))
@@ -63,7 +64,7 @@ impl Health {
 
     /// Why the server is not ready, one line per reason; empty if it is ready.
     pub fn unready(&self, objects: &[ObjectStat]) -> Vec<String> {
-        let mut reasons = match self.state().phase {
+        let mut reasons = match lock(&self.0).phase {
             Phase::Starting => vec!["starting: stores and sockets are being opened".to_owned()],
             Phase::Serving => Vec::new(),
             Phase::Draining => vec!["draining: no more clients are admitted".to_owned()],
@@ -86,10 +87,6 @@ impl Health {
         }
         // One reason is one line, even if a store's error has several.
         reasons.iter().map(|reason| reason.replace(char::is_control, " ")).collect()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -116,6 +116,7 @@ mod tests {
             ("[fe80::1%25eth0]:1", None),
             ("[127.0.0.1]", None),
             ("localhost:+80", None),
+            ("localhost:http", None),
             ("localhost:65536", None),
             ("localhost:1:2", None),
             ("user@localhost", None),

@@ -198,35 +198,22 @@ impl Client {
     }
 }
 
-/// Why a request is not answered with a page.
+/// Why a request is not answered with a page: the status, and a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Refused {
-    status: &'static str,
-    /// A header and the end of its line.
-    header: &'static str,
-    why: &'static str,
-}
+struct Refused(&'static str, &'static str);
 
-const MALFORMED: Refused = Refused {
-    status: "400 Bad Request",
-    header: "",
-    why: "this is no HTTP/1 request, or it does not name exactly one Host",
-};
-const FOREIGN: Refused = Refused {
-    status: "403 Forbidden",
-    header: "",
-    why: "the Host of the request is not this server; use its address, localhost or the machine's name, or list \
-          the name in listen.metrics_hosts",
-};
-const UNKNOWN: Refused = Refused { status: "404 Not Found", header: "", why: PAGES };
-const NOT_GET: Refused =
-    Refused { status: "405 Method Not Allowed", header: "Allow: GET, HEAD\r\n", why: PAGES };
+const MALFORMED: Refused =
+    Refused("400 Bad Request", "this is no HTTP/1 request, or it does not name exactly one Host");
+const FOREIGN: Refused = Refused(
+    "403 Forbidden",
+    "the Host of the request is not this server; use its address, localhost or the machine's name, or list \
+     the name in listen.metrics_hosts",
+);
+const UNKNOWN: Refused = Refused("404 Not Found", PAGES);
+const NOT_GET: Refused = Refused("405 Method Not Allowed", PAGES);
 const PAGES: &str = "ask for GET /metrics, /healthz or /readyz";
-const TOO_LONG: Refused = Refused {
-    status: "431 Request Header Fields Too Large",
-    header: "",
-    why: "a request may have 8 KiB and 64 headers",
-};
+const TOO_LONG: Refused =
+    Refused("431 Request Header Fields Too Large", "a request may have 8 KiB and 64 headers");
 
 /// A request: the path of a page, or why there is none.
 struct Asked<'a> {
@@ -242,8 +229,10 @@ fn answer(asked: Asked<'_>, page: &impl Fn(&str) -> Option<Page>) -> Vec<u8> {
             let status = if is_good { "200 OK" } else { "503 Service Unavailable" };
             (status, format!("Content-Type: {content_type}\r\nCache-Control: no-store\r\n"), text)
         }
-        Err(Refused { status, header, why }) => {
-            (status, format!("Content-Type: text/plain\r\n{header}"), format!("{status}: {why}\n"))
+        Err(refused) => {
+            let Refused(status, why) = refused;
+            let allowed = if refused == NOT_GET { "Allow: GET, HEAD\r\n" } else { "" };
+            (status, format!("Content-Type: text/plain\r\n{allowed}"), format!("{status}: {why}\n"))
         }
     };
     let len_bytes = body.len();
@@ -304,14 +293,11 @@ mod tests {
 
     fn status(asked: &[u8]) -> Option<&'static str> {
         let own = Host::Name("own".into());
-        let answered = request(asked, |host| *host == own)?.path;
-        Some(answered.map_or_else(
-            |refused| &refused.status[..3],
-            |path| match path {
-                "/metrics" => "200",
-                _ => "404",
-            },
-        ))
+        Some(match request(asked, |host| *host == own)?.path {
+            Ok("/metrics") => "200",
+            Ok(_) => "404",
+            Err(Refused(status, _)) => &status[..3],
+        })
     }
 
     #[test]

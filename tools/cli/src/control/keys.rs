@@ -36,6 +36,11 @@ impl Key {
         Key { name, what, get: Some(get), set: Some(Changes::limit) }
     }
 
+    /// A figure, which cannot be set.
+    const fn figure(name: &'static str, what: &'static str, get: fn(&Partition, &str) -> String) -> Key {
+        Key { name, what, get: Some(get), set: None }
+    }
+
     /// Whether its value can be read.
     pub fn is_readable(&self) -> bool {
         self.get.is_some()
@@ -142,12 +147,9 @@ fn follow(partition: &Partition, policy: PolicyName) -> Result<(), String> {
 
 /// All settings.
 pub const KEYS: &[Key] = &[
-    Key {
-        name: "current",
-        what: "bytes charged to the partition: frames and metadata",
-        get: Some(|partition, _| partition.stat().charged_bytes.to_string()),
-        set: None,
-    },
+    Key::figure("current", "bytes charged to the partition: frames and metadata", |partition, _| {
+        partition.stat().charged_bytes.to_string()
+    }),
     Key::limit("min", "bytes that are never taken from the partition"),
     Key::limit("low", "bytes that are taken from the partition last"),
     Key::limit("high", "bytes beyond which it holds only memory that no other partition can use"),
@@ -181,26 +183,18 @@ pub const KEYS: &[Key] = &[
             Ok(())
         }),
     },
-    Key {
-        name: "stat",
-        what: "its figures, one per line",
-        get: Some(|partition, _| figures(&partition.stat())),
-        set: None,
-    },
-    Key {
-        name: "mrc",
-        what: "sizes in bytes and its recent misses at each, one size per line",
-        get: Some(|partition, _| curve(partition)),
-        set: None,
-    },
-    Key {
-        name: "objects",
-        what: "its objects, one per line",
-        get: Some(|partition, _| {
-            partition.objects().iter().map(|object| object.name().to_owned() + "\n").collect()
-        }),
-        set: None,
-    },
+    Key::figure("stat", "its figures, one per line", |partition, _| {
+        let stat = partition.stat();
+        FIGURES.iter().map(|figure| format!("{} {}\n", figure.name, (figure.of)(&stat))).collect()
+    }),
+    Key::figure("mrc", "sizes in bytes and its recent misses at each, one size per line", |partition, _| {
+        let (page_bytes, curve) = (partition.page_bytes(), partition.miss_curve().unwrap_or_default());
+        let points = curve.points.iter();
+        points.map(|(pages, misses)| format!("{} {misses:.0}\n", pages * page_bytes)).collect()
+    }),
+    Key::figure("objects", "its objects, one per line", |partition, _| {
+        partition.objects().iter().map(|object| object.name().to_owned() + "\n").collect()
+    }),
 ];
 
 /// The settings that can be written, one per line, for help.
@@ -285,17 +279,6 @@ pub fn set(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Resu
     let mut changes = Changes::default();
     changes.read(partition, name, text)?;
     changes.make(cache, partition)
-}
-
-fn figures(stat: &PartitionStat) -> String {
-    FIGURES.iter().map(|figure| format!("{} {}\n", figure.name, (figure.of)(stat))).collect()
-}
-
-fn curve(partition: &Partition) -> String {
-    let page_bytes = partition.page_bytes();
-    let curve = partition.miss_curve().unwrap_or_default();
-    let points = curve.points.iter();
-    points.map(|(pages, misses)| format!("{} {misses:.0}\n", pages * page_bytes)).collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
@@ -26,6 +26,7 @@ use rustix::mount::UnmountFlags;
 
 use super::tree::{Node, ROOT, Tree};
 use crate::environment::make_private_dir;
+use crate::lock::lock;
 
 /// The source of our mounts in the table of mounts.
 const NAME: &str = "octavo";
@@ -183,10 +184,6 @@ struct Open {
 }
 
 impl Files {
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn attributes(&self, node: &Node) -> FileAttr {
         FileAttr {
             ino: INodeNo(node.number),
@@ -263,7 +260,7 @@ impl Filesystem for Files {
         if self.tree.node(ino.0).is_none() {
             return reply.error(Errno::ENOENT);
         }
-        let mut open = self.open();
+        let mut open = lock(&self.open);
         if open.texts.len() >= OPEN_MAX {
             return reply.error(Errno::ENFILE);
         }
@@ -292,7 +289,7 @@ impl Filesystem for Files {
             },
             _ => None,
         };
-        let mut open = self.open();
+        let mut open = lock(&self.open);
         let Some(text) = open.texts.get_mut(&fh.0) else { return reply.error(Errno::EBADF) };
         if let Some(made) = made {
             *text = made;
@@ -334,7 +331,7 @@ impl Filesystem for Files {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.open().texts.remove(&fh.0);
+        lock(&self.open).texts.remove(&fh.0);
         reply.ok();
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,6 +14,7 @@ use octavo::{Partition, Recording, RecordingEnd, Taken};
 use octavo_sim::recording::{About, Ending, Writer};
 
 use crate::control::report::RecordingReport;
+use crate::lock::lock;
 use crate::order::{Order, sample_text};
 
 /// A block that is not full is written one second after its first event: a kill loses at most that.
@@ -34,10 +35,6 @@ pub struct Recorder {
     began: Instant,
     report: Mutex<RecordingReport>,
     ended: Condvar,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Recorders {

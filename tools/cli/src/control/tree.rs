@@ -9,12 +9,13 @@
 //! and removed partitions at once. A directory keeps its number for as long as the server lives.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use octavo::{Cache, Limits, Owed, Partition};
 
 use super::keys::{self, KEYS, Key};
 use crate::limits;
+use crate::lock::lock;
 
 /// How many numbers a directory takes: its own first, then those of its files.
 const NUMBERS: u64 = 64;
@@ -187,7 +188,7 @@ impl Tree {
     /// The directory that a number belongs to, and the file in it.
     fn place(&self, number: u64) -> Option<(String, Option<&'static Key>)> {
         let place = number.checked_sub(ROOT)?;
-        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let paths = lock(&self.paths);
         let path = paths.by_place.get(usize::try_from(place / NUMBERS).ok()?)?.clone();
         match (place % NUMBERS) as usize {
             0 => Some((path, None)),
@@ -197,7 +198,7 @@ impl Tree {
 
     /// The number of a directory.
     fn number(&self, path: String) -> u64 {
-        let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paths = lock(&self.paths);
         let next = paths.by_place.len() as u64;
         let place = *paths.places.entry(path.clone()).or_insert(next);
         if place == next {

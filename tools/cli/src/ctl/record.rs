@@ -14,9 +14,9 @@ use crate::control::protocol::{Body, Request, Verb};
 use crate::control::report::RecordingReport;
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::order::{Order, sample};
+use crate::order::Order;
 use crate::progress::Line;
-use crate::units::{human_bytes, human_count, size_bytes};
+use crate::units::{human_bytes, human_count};
 use crate::{interruption, output};
 
 /// Record the page accesses of a running server's partition
@@ -28,23 +28,8 @@ Examples:
   octavo record vm1 --output /var/tmp/vm1.octr --seconds 600
   octavo record vm1 --output vm1.octr --sample 1/64 --rotate 1GiB --keep 8")]
 pub struct Arguments {
-    /// The partition's name
-    partition: String,
-    /// The file, NAME.octr; with --rotate, files are numbered: NAME.00001.octr and so on
-    #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
-    /// Record all accesses to a share of the pages, such as 1/64 or 2%
-    #[arg(long, value_name = "SHARE", value_parser = sample, default_value = "1")]
-    sample: u32,
-    /// Start another file when one reaches this size
-    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
-    rotate: Option<u64>,
-    /// Keep the newest N files [default: all]
-    #[arg(long, value_name = "N", requires = "rotate")]
-    keep: Option<u32>,
-    /// Stop after N seconds [default: at Ctrl-C]
-    #[arg(long, value_name = "N")]
-    seconds: Option<u64>,
+    #[command(flatten)]
+    order: Order,
     /// The server's control socket [default: that of `octavo serve` without a configuration]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -55,16 +40,10 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Records until the server ends the recording, the time is over or a signal arrives.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
-    let here = std::path::absolute(&arguments.output)
-        .map_err(|error| Error::failed(format!("{}: {error}", arguments.output.display())))?;
-    let order = Order {
-        partition: arguments.partition.clone(),
-        file: here,
-        sample_below: arguments.sample,
-        rotate_bytes: arguments.rotate,
-        keep: arguments.keep,
-        seconds: arguments.seconds,
-    };
+    let file = &arguments.order.file;
+    let file =
+        std::path::absolute(file).map_err(|error| Error::failed(format!("{}: {error}", file.display())))?;
+    let order = Order { file, ..arguments.order.clone() };
     order.check().map_err(Error::Usage)?;
     let stop = interruption::flag()?;
     let connection = Connection::open(&connection::socket(arguments.socket.as_deref(), environment)?)?;

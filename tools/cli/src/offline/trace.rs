@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use octavo_sim::trace::{self, Format, Target, Writer};
-use octavo_sim::{CHUNK, Distinct, Source, generate};
+use octavo_sim::{CHUNK, Distinct, Source, SourceError, generate};
 use serde::Serialize;
 
 use super::reading::Reading;
@@ -205,7 +205,7 @@ fn info(arguments: &Info, quiet: bool) -> Result<(), Error> {
     if problems.is_empty() { Ok(()) } else { Err(Error::Failed(problems)) }
 }
 
-fn summary(path: &Path, reading: &Reading, quiet: bool) -> Result<Summary, octavo_sim::SourceError> {
+fn summary(path: &Path, reading: &Reading, quiet: bool) -> Result<Summary, SourceError> {
     let mut source = trace::open(path, &reading.options())?;
     let is_generated = path.to_str().is_some_and(|path| path.starts_with(trace::GENERATED));
     let format = reading.options().format_of(path).filter(|_| !is_generated);
@@ -219,7 +219,7 @@ fn summary(path: &Path, reading: &Reading, quiet: bool) -> Result<Summary, octav
             let (least, most) = range.unwrap_or((*page, *page));
             range = Some((least.min(*page), most.max(*page)));
         }
-        Ok::<(), octavo_sim::SourceError>(())
+        true
     })?;
     Ok(Summary {
         trace: path.display().to_string(),
@@ -286,15 +286,16 @@ impl Summary {
 fn write(mut source: Box<dyn Source>, path: &Path, writing: &Writing, quiet: bool) -> Result<(), Error> {
     let failed = |error: io::Error| Error::failed(format!("{}: {error}", path.display()));
     let mut writer = create(path, writing)?.map_err(failed)?;
-    let written = for_each(source.as_mut(), path, quiet, |pages| writer.write(pages).map_err(Stop::Write));
-    let accesses = match written.and_then(|()| writer.finish().map_err(Stop::Write)) {
-        Ok(accesses) => accesses,
-        Err(Stop::Write(error)) if error.kind() == ErrorKind::BrokenPipe && path.as_os_str() == "-" => {
-            return Err(Error::ReaderGone);
-        }
-        Err(Stop::Write(error)) => return Err(failed(error)),
-        Err(Stop::Read(error)) => return Err(Error::failed(error.to_string())),
-    };
+    let mut written = Ok(());
+    let read = for_each(source.as_mut(), path, quiet, |pages| {
+        written = writer.write(pages);
+        written.is_ok()
+    });
+    read.map_err(|error| Error::failed(error.to_string()))?;
+    let accesses = written.and_then(|()| writer.finish()).map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe if path.as_os_str() == "-" => Error::ReaderGone,
+        _ => failed(error),
+    })?;
     if source.skipped() > 0 {
         output::error_line(&format!("octavo: skipped {} malformed lines or records", source.skipped()));
     }
@@ -302,18 +303,6 @@ fn write(mut source: Box<dyn Source>, path: &Path, writing: &Writing, quiet: boo
         return Ok(());
     }
     output::text(&format!("{}: {accesses} requests\n", path.display()))
-}
-
-/// Why writing ended early.
-enum Stop {
-    Read(octavo_sim::SourceError),
-    Write(io::Error),
-}
-
-impl From<octavo_sim::SourceError> for Stop {
-    fn from(error: octavo_sim::SourceError) -> Stop {
-        Stop::Read(error)
-    }
 }
 
 /// Opens the output. The outer error is one of the command line.
@@ -346,20 +335,22 @@ fn create(path: &Path, writing: &Writing) -> Result<io::Result<Writer>, Error> {
     }
 }
 
-/// Passes a whole source to `take`, a chunk at a time, and shows the progress of the trace at
-/// `path`.
-fn for_each<E: From<octavo_sim::SourceError>>(
+/// Passes a whole source to `take`, a chunk at a time, until that returns false. Shows the progress
+/// of the trace at `path`.
+fn for_each(
     source: &mut dyn Source,
     path: &Path,
     quiet: bool,
-    mut take: impl FnMut(&[u64]) -> Result<(), E>,
-) -> Result<(), E> {
+    mut take: impl FnMut(&[u64]) -> bool,
+) -> Result<(), SourceError> {
     let mut line = Line::new(quiet);
     let (mut pages, mut requests) = (Vec::with_capacity(2 * CHUNK), 0);
     loop {
         pages.clear();
         let read = source.next(&mut pages);
-        take(&pages)?;
+        if !take(&pages) {
+            return Ok(());
+        }
         read?;
         if pages.is_empty() {
             return Ok(());

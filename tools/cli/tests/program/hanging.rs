@@ -7,16 +7,20 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup, program, wait_until};
+use crate::server::{Directory, PATIENCE, Server, Setup, program, wait_until};
 
-/// Longer than anything takes that does not hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Runs a command, which must end although a store hangs.
+fn ends(mut command: Command) -> Output {
+    let (told, tells) = channel();
+    std::thread::spawn(move || told.send(command.output().unwrap()));
+    tells.recv_timeout(PATIENCE).expect("the command ends while the store does not answer")
+}
 
 /// A server of write-back disks on files whose calls can be made to hang.
 struct Scene {
@@ -60,6 +64,16 @@ impl Scene {
         })
     }
 
+    /// A server that was told to stop, and waits for a sync that hangs.
+    fn draining() -> (Scene, PathBuf) {
+        let scene = Scene::new("100ms");
+        Client::connect(&scene.server.nbd, "disk").unwrap().write(4096, &[7; 8192]);
+        let hanging = scene.hang("syncs");
+        scene.server.signal("TERM");
+        scene.server.wait_for_log("waiting for the stores to make it durable");
+        (scene, hanging)
+    }
+
     fn hang(&self, what: &str) -> PathBuf {
         let path = self.directory.join(what);
         File::create(&path).unwrap();
@@ -71,11 +85,7 @@ impl Scene {
 /// and reported 0 bytes lost.
 #[test]
 fn the_drain_waits_for_a_store_whose_sync_takes_long() {
-    let mut scene = Scene::new("100ms");
-    Client::connect(&scene.server.nbd, "disk").unwrap().write(4096, &[7; 8192]);
-    let hanging = scene.hang("syncs");
-    scene.server.signal("TERM");
-    scene.server.wait_for_log("waiting for the stores to make it durable");
+    let (mut scene, hanging) = Scene::draining();
     // Several times the timeout: a drain that gives up has done so by then.
     std::thread::sleep(Duration::from_millis(500));
     std::fs::remove_file(hanging).unwrap();
@@ -87,11 +97,7 @@ fn the_drain_waits_for_a_store_whose_sync_takes_long() {
 /// A second signal ends a server that waits for a sync, and gives up the sync.
 #[test]
 fn a_second_signal_ends_a_server_that_waits_for_a_sync() {
-    let mut scene = Scene::new("100ms");
-    Client::connect(&scene.server.nbd, "disk").unwrap().write(4096, &[7; 8192]);
-    let _hanging = scene.hang("syncs");
-    scene.server.signal("TERM");
-    scene.server.wait_for_log("waiting for the stores to make it durable");
+    let (mut scene, _hanging) = Scene::draining();
     scene.server.signal("INT");
     assert_eq!(scene.server.wait().code(), Some(130), "{}", scene.server.log());
     assert!(scene.server.log().contains("ended at once, 0 dirty bytes left"), "{}", scene.server.log());
@@ -113,34 +119,23 @@ fn a_resize_that_waits_for_a_store_delays_neither_stat_nor_the_shutdown() {
         client.write(at << 20, &vec![1; 1 << 20]);
     }
     let control = scene.server.control.clone();
-    let ctl = move |words: &[&str]| {
-        let mut command = program(&["ctl", "--socket"]);
-        command.arg(&control).args(words);
-        command
-    };
+    let ctl = |words: &[&str]| program(&[&["ctl", "--socket", control.to_str().unwrap()], words].concat());
     // `set` hung as long as the store did. Now it reports what is owed, and the limit holds.
-    let (told, tells) = channel();
-    for mut command in [
+    for command in [
         ctl(&["set", "p", "max=8MiB"]),
         ctl(&["set", "p", "max=8MiB", "--json"]),
         ctl(&["reclaim", "p", "2MiB"]),
     ] {
-        let told = told.clone();
-        std::thread::spawn(move || told.send(command.output().unwrap()));
-        let said = tells.recv_timeout(PATIENCE).expect("ctl answers while the store does not");
+        let said = ends(command);
         assert!(said.status.success(), "{said:?}");
         let said = String::from_utf8(said.stdout).unwrap();
         assert!(said.contains("still to be given back (its store") || said.contains("owed_bytes"), "{said}");
     }
-    let settings: serde_json::Value =
-        serde_json::from_slice(&ctl(&["partitions", "--json"]).output().unwrap().stdout).unwrap();
+    let settings = scene.server.ctl_json(&["partitions"]);
     assert_eq!(settings["partitions"][0]["max"], 8 << 20, "{settings}");
     // Whether the resize waits for the store already or will in a moment, `stat` answers.
     for _ in 0..30 {
-        let (told, tells) = channel();
-        let mut stat = ctl(&["stat", "--json"]);
-        std::thread::spawn(move || told.send(stat.output().unwrap().status.success()));
-        assert!(tells.recv_timeout(PATIENCE).expect("ctl stat answers"));
+        assert!(ends(ctl(&["stat", "--json"])).status.success());
         std::thread::sleep(Duration::from_millis(50));
     }
     scene.server.signal("TERM");
@@ -157,9 +152,6 @@ fn a_hanging_store_does_not_delay_other_stores() {
     scene.server.ctl_succeed(&["set", "p", "dirty_max=2MiB"]);
     let dirty_bytes =
         |partition: usize| scene.server.stat()["partitions"][partition]["dirty_bytes"].as_u64().unwrap();
-    let until = |done: &dyn Fn() -> bool| {
-        wait_until(|| format!("{:#}\n{}", scene.server.stat(), scene.server.log()), done);
-    };
     let hanging = [scene.hang("writes-disk"), scene.hang("syncs-disk")];
     // Enough dirty pages to be written immediately: every other page, so that each is an I/O of its
     // own, and more of them than I/O threads.
@@ -169,7 +161,8 @@ fn a_hanging_store_does_not_delay_other_stores() {
     // The same for the other partition, which is written back down to a quarter.
     let mut other = Client::connect(&scene.server.nbd, "other").unwrap();
     other.write(0, &vec![2; 900 << 10]);
-    until(&|| dirty_bytes(1) <= 256 << 10);
+    let what = || format!("{:#}\n{}", scene.server.stat(), scene.server.log());
+    wait_until(what, || dirty_bytes(1) <= 256 << 10);
     // More than the dirty limit.
     (0..8).for_each(|at| other.write(at << 20, &vec![3; 1 << 20]));
     assert_eq!(other.flush(), 0);

@@ -181,18 +181,9 @@ impl Server {
         }
         let config = directory.join("octavo.toml");
         std::fs::write(&config, text).unwrap();
-        let mut command = if setup.before.is_empty() {
-            program(&[])
-        } else {
-            let mut shell = Command::new("/bin/sh");
-            shell.args([
-                "-c",
-                &format!("{}\nexec \"$0\" \"$@\"", setup.before),
-                env!("CARGO_BIN_EXE_octavo"),
-            ]);
-            shell
-        };
-        command.arg("serve").arg("--config").arg(config);
+        let line = format!("{}\nexec \"$0\" serve --config \"$1\"", setup.before);
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &line, env!("CARGO_BIN_EXE_octavo")]).arg(config);
         Server::spawn(command, directory, nbd, control)
     }
 
