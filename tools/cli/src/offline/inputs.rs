@@ -84,11 +84,6 @@ const STANDARD_INPUT: &str = "-";
 impl Traces {
     /// The traces to open, each with a unique name. `folder` adds all its files whose names tell
     /// their format.
-    pub fn all(&self, folder: Option<&Path>) -> Result<Vec<Trace<'static>>, Error> {
-        Ok(self.named(folder)?.into_iter().map(|named| named.trace).collect())
-    }
-
-    /// The same, with the files of each.
     pub fn named(&self, folder: Option<&Path>) -> Result<Vec<Named>, Error> {
         let mut paths = self.paths.clone();
         if let Some(folder) = folder {

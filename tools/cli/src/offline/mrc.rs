@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use octavo_sim::mrc::{Curve, Method, Options, PARTS, curves};
 use octavo_sim::report::{self, Series};
 
-use super::inputs::{self, Run, Running, Traces, Ways};
+use super::inputs::{self, Named, Run, Running, Traces, Ways};
 use crate::error::Error;
 use crate::output;
 
@@ -72,10 +72,10 @@ fn rate(text: &str) -> Result<f64, String> {
 /// Makes the curves, and writes them as traces end.
 pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let options = options(arguments)?;
-    let traces = arguments.traces.all(None)?;
+    let traces = arguments.traces.named(None)?;
     let mut run = Run::start(arguments.running.json.as_deref(), quiet, traces.len())?;
     let mut pages = Vec::new();
-    let ended = traces.iter().try_for_each(|trace| {
+    let ended = traces.iter().try_for_each(|Named { trace, .. }| {
         let curves = run.next(|stop, progress| curves(trace, &options, stop, progress))?;
         if !curves.is_empty() {
             run.json.lines(&curves)?;
