@@ -41,10 +41,13 @@ pub trait Parse: Sized {
     fn parse(text: &str) -> Result<Self, String>;
 }
 
+/// Parses a string; the error is a sentence.
+type FromText<T> = fn(&str) -> Result<T, String>;
+
 /// Visits a value that may be a string, a number, or either: what is not allowed is `None`.
 struct Scalar<T> {
     expected: String,
-    text: Option<fn(&str) -> Result<T, String>>,
+    text: Option<FromText<T>>,
     number: Option<fn(u64) -> Option<T>>,
 }
 

@@ -63,9 +63,8 @@ pub enum Unmounted {
 /// Mounts the tree of a cache. Makes the directory if it is missing, and removes the mount of a
 /// server that was killed.
 pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
-    remove_dead(path).map_err(Unmounted::Path)?;
-    make_private_dir(path).map_err(Unmounted::Path)?;
-    check_empty(path).map_err(Unmounted::Path)?;
+    let prepared = remove_dead(path).and_then(|()| make_private_dir(path)).and_then(|()| check_empty(path));
+    prepared.map_err(Unmounted::Path)?;
     let mut options = Config::default();
     options.mount_options = vec![
         MountOption::FSName(NAME.into()),

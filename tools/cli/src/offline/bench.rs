@@ -100,7 +100,8 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         stop: Arc::clone(&stop),
         rivals: Vec::new(),
     };
-    let mut printer = Printer::new(Json::to(arguments.json.as_deref())?, quiet);
+    let (json, progress) = (Json::to(arguments.json.as_deref())?, Progress::new(quiet));
+    let mut printer = Printer { json, rows: Vec::new(), warnings: Vec::new(), error: None, progress };
     let result = octavo_bench::run(suite, &options, &mut printer);
     printer.progress.clear();
     // After an interruption, the results so far are shown.
@@ -134,11 +135,6 @@ struct Printer {
 }
 
 impl Printer {
-    fn new(json: Json, quiet: bool) -> Printer {
-        let progress = Progress::new(quiet);
-        Printer { json, rows: Vec::new(), warnings: Vec::new(), error: None, progress }
-    }
-
     fn end(self, suite: &Suite, arguments: &Arguments) -> Result<(), Error> {
         if let Some(error) = self.error {
             return Err(error);

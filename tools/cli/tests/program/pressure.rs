@@ -106,12 +106,7 @@ fn charged(server: &Server) -> u64 {
 
 /// Bytes of the server in memory, and how many of them in huge pages.
 fn resident(server: &Server) -> (u64, u64) {
-    let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", server.pid())).unwrap();
-    let kib = |name: &str| {
-        let line = rollup.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
-    };
-    (kib("Rss:") << 10, kib("AnonHugePages:") << 10)
+    (server.memory("Rss"), server.memory("AnonHugePages"))
 }
 
 fn chunk(number: u64) -> Vec<u8> {

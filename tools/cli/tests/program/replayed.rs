@@ -23,47 +23,8 @@ const SEGMENT: u64 = 4 * WAYS as u64 * PAGE;
 /// Pages of each object: a few times what the partition holds.
 const PAGES: u64 = 3000;
 
-/// A cache of a few hundred pages with enough blocks that a slow recorder loses nothing.
-struct World {
-    disk: SimDisk,
-    cache: Cache,
-    partition: Partition,
-    writing: JoinHandle<()>,
-    directory: Directory,
-}
-
 /// Small files, so that there are several.
 const IN_PARTS: Rotation = Rotation { file_bytes_max: Some(12 << 10), keep: None };
-
-impl World {
-    fn new(random: &mut Random, policy: PolicyName, mode: CacheMode) -> World {
-        let disk = SimDisk::new(SimOptions {
-            seed: random.next_u64(),
-            latency_ticks: 1..=20,
-            reorder: true,
-            ..SimOptions::default()
-        });
-        let cache = cache(random, 64, false);
-        let config = PartitionConfig {
-            cache_mode: mode,
-            policy,
-            max_bytes: Some(8 * SEGMENT),
-            dirty_max_bytes: [None, Some(20 * PAGE), Some(1 << 30)][random.below(3) as usize],
-            read_ahead_max_bytes: 16 * PAGE,
-            ..PartitionConfig::new("p")
-        };
-        let partition = cache.partition(config).unwrap();
-        let recording = partition.record(WHOLE).unwrap();
-        assert!(recording.header().from_the_first);
-        let directory = Directory::new();
-        let writing = write(recording, &directory);
-        World { disk, cache, partition, writing, directory }
-    }
-
-    fn object(&self, name: &str) -> Object {
-        self.partition.open(self.disk.store(name, PAGES * PAGE), name).unwrap()
-    }
-}
 
 /// A cache in which a segment is small. In the background, it has its cleaner and reaper.
 fn cache(random: &mut Random, segments: u64, background: bool) -> Cache {
@@ -194,7 +155,8 @@ fn read_batch<const N: usize>(object: &Object, offsets: &[u64]) -> Result<(), oc
 /// Everything that can be done to an object, by one thread.
 struct Load<'o> {
     random: Random,
-    world: &'o World,
+    cache: &'o Cache,
+    partition: &'o Partition,
     objects: &'o [Object],
     queue: Queue,
     pins: Vec<(&'o Object, u64, Pin<'o>)>,
@@ -236,7 +198,7 @@ impl<'o> Load<'o> {
             }
             91..93 => self.pins.truncate(self.random.below(6) as usize),
             93 => drop(object.sync_range(offset, 200 * PAGE)),
-            94 => drop(self.world.cache.clean()),
+            94 => drop(self.cache.clean()),
             95 => drop(object.discard(page * PAGE, 40 * PAGE)),
             96 => drop(object.zero(offset, len as u64)),
             97 => drop(object.advise(
@@ -247,11 +209,11 @@ impl<'o> Load<'o> {
             98 if self.random.below(8) == 0 => {
                 let segments = 4 + self.random.below(12);
                 self.settle();
-                drop(self.world.partition.resize(segments * SEGMENT));
+                drop(self.partition.resize(segments * SEGMENT));
             }
             98 if self.random.below(40) == 0 => {
                 let policy = PolicyName::ALL[self.random.below(8) as usize];
-                self.world.partition.set_policy(policy).unwrap();
+                self.partition.set_policy(policy).unwrap();
             }
             98 => drop(object.set_len_bytes(PAGES * PAGE - self.random.below(2) * 5000)),
             _ => self.settle(),
@@ -301,22 +263,42 @@ fn kinds(files: &[PathBuf], kinds: &mut BTreeMap<String, u64>) {
 
 fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMap<String, u64>) {
     let mut random = random::seeded(&format!("{} {} faults {faults}", policy.name(), mode.name()));
-    let world = World::new(&mut random, policy, mode);
+    let directory = Directory::new();
+    let disk = SimDisk::new(SimOptions {
+        seed: random.next_u64(),
+        latency_ticks: 1..=20,
+        reorder: true,
+        ..SimOptions::default()
+    });
+    // A few hundred pages.
+    let cache = cache(&mut random, 64, false);
+    let config = PartitionConfig {
+        cache_mode: mode,
+        policy,
+        max_bytes: Some(8 * SEGMENT),
+        dirty_max_bytes: [None, Some(20 * PAGE), Some(1 << 30)][random.below(3) as usize],
+        read_ahead_max_bytes: 16 * PAGE,
+        ..PartitionConfig::new("p")
+    };
+    let partition = cache.partition(config).unwrap();
+    let recording = partition.record(WHOLE).unwrap();
+    assert!(recording.header().from_the_first);
+    let writing = write(recording, &directory);
     if faults {
-        world.disk.set_faults(SimFaults {
+        disk.set_faults(SimFaults {
             p_read_error: 0.02,
             p_write_error: 0.02,
             p_short: 0.05,
             ..SimFaults::default()
         });
     }
-    let objects = [world.object("one"), world.object("two")];
-    let queue = world.cache.queue().unwrap();
-    let mut load = Load { random, world: &world, objects: &objects, queue, pins: Vec::new() };
+    let objects = ["one", "two"].map(|name| partition.open(disk.store(name, PAGES * PAGE), name).unwrap());
+    let queue = cache.queue().unwrap();
+    let mut load =
+        Load { random, cache: &cache, partition: &partition, objects: &objects, queue, pins: Vec::new() };
     (0..4000).for_each(|_| load.step());
     load.settle();
     drop(load);
-    let World { partition, writing, directory, .. } = world;
     let (_, replayed) = ended(&partition, writing, &directory);
     assert!(replayed.is_exact);
     assert_agrees(policy.name(), &replayed);

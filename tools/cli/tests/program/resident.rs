@@ -37,14 +37,6 @@ fn connections() -> u64 {
     }
 }
 
-/// Resident bytes of a process, by the kernel's own sum.
-fn resident(pid: u32) -> u64 {
-    let path = format!("/proc/{pid}/smaps_rollup");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a line \"Rss:\"");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
-}
-
 /// Runs `act` on some threads at a time until it has been called `count` times, and returns the
 /// most resident bytes that the server had meanwhile.
 fn most_resident(server: &Server, count: u64, act: impl Fn(u64) + Sync) -> u64 {
@@ -54,10 +46,10 @@ fn most_resident(server: &Server, count: u64, act: impl Fn(u64) + Sync) -> u64 {
         let watch = scope.spawn(|| {
             let mut most = 0;
             while !done.load(Ordering::Relaxed) {
-                most = most.max(resident(server.pid()));
+                most = most.max(server.memory("Rss"));
                 std::thread::sleep(Duration::from_millis(20));
             }
-            most.max(resident(server.pid()))
+            most.max(server.memory("Rss"))
         });
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {

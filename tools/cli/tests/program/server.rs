@@ -254,6 +254,14 @@ impl Server {
         self.process.id()
     }
 
+    /// Bytes of the process by the kernel's own sum (`/proc/PID/smaps_rollup`), such as `Rss`.
+    pub fn memory(&self, name: &str) -> u64 {
+        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid())).unwrap();
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kib = line.unwrap_or_else(|| panic!("{name} is not in\n{rollup}")).trim().strip_suffix(" kB");
+        kib.expect("a number of kB").parse::<u64>().unwrap() << 10
+    }
+
     /// Runs `octavo ctl` against this server.
     pub fn ctl(&self, words: &[&str]) -> Output {
         program(&["ctl", "--socket"]).arg(&self.control).args(words).output().unwrap()
