@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use octavo_share::Curve;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -312,26 +313,17 @@ fn sparkline(miss_ratios: &VecDeque<f64>) -> String {
 
 /// Recent misses that another MiB would have saved: the slope of the curve over the next eighth of
 /// the size.
-fn utility(curve: &Value) -> Option<f64> {
-    let point = |point: &Value| Some((point["bytes"].as_f64()?, point["misses"].as_f64()?));
-    let points: Vec<(f64, f64)> = curve["points"].as_array()?.iter().filter_map(point).collect();
-    let size = curve["current_bytes"].as_f64()?;
-    let more = (size / 8.0).max(f64::from(1 << 20));
-    let saved = misses_at(&points, size)? - misses_at(&points, size + more)?;
-    Some((saved / (more / f64::from(1 << 20))).max(0.0))
-}
-
-/// Interpolates the curve between its points, which ascend by size. It is flat beyond its ends.
-fn misses_at(points: &[(f64, f64)], size: f64) -> Option<f64> {
-    let above = points.partition_point(|(bytes, _)| *bytes < size);
-    let (Some(upper), Some(lower)) =
-        (points.get(above).or(points.last()), points.get(above.saturating_sub(1)))
-    else {
+fn utility(answer: &Value) -> Option<f64> {
+    let point = |point: &Value| Some((point["bytes"].as_u64()?, point["misses"].as_f64()?));
+    let points: Vec<(u64, f64)> = answer["points"].as_array()?.iter().filter_map(point).collect();
+    if points.is_empty() {
         return None;
-    };
-    let width = upper.0 - lower.0;
-    let part = if width > 0.0 { ((size - lower.0) / width).clamp(0.0, 1.0) } else { 0.0 };
-    Some(lower.1 + (upper.1 - lower.1) * part)
+    }
+    let curve = Curve::new(answer["references"].as_f64()?, points);
+    let size = answer["current_bytes"].as_u64()?;
+    let more = (size / 8).max(1 << 20);
+    let saved = curve.misses_at(size) - curve.misses_at(size + more);
+    Some(saved / (more as f64 / f64::from(1 << 20)))
 }
 
 #[cfg(test)]
@@ -344,9 +336,9 @@ mod tests {
         let mib = 1u64 << 20;
         let points = [(0, 100), (8, 60), (16, 20)];
         let points = points.map(|(mibs, misses)| json!({"bytes": mibs * mib, "misses": misses}));
-        let curve = json!({"current_bytes": 8 * mib, "points": points});
+        let curve = json!({"references": 100, "current_bytes": 8 * mib, "points": points});
         assert_eq!(utility(&curve), Some(5.0));
-        let full = json!({"current_bytes": 32 * mib, "points": points});
+        let full = json!({"references": 100, "current_bytes": 32 * mib, "points": points});
         assert_eq!(utility(&full), Some(0.0));
         assert_eq!(utility(&json!({"current_bytes": mib, "points": []})), None);
     }

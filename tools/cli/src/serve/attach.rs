@@ -16,10 +16,10 @@ pub struct Attachable<'e> {
 
 /// The export as the URI that NBD's programs share.
 pub fn uri(address: &Address, export: &str) -> String {
-    let export = percent_encoded(export, b"/");
+    let export = percent_encoded(export);
     match address {
         Address::Unix(path) => {
-            format!("nbd+unix:///{export}?socket={}", percent_encoded(&path.to_string_lossy(), b"/"))
+            format!("nbd+unix:///{export}?socket={}", percent_encoded(&path.to_string_lossy()))
         }
         Address::Tcp(address) => format!("nbd://{address}/{export}"),
     }
@@ -86,11 +86,11 @@ fn xml_quoted(text: &str) -> String {
     quoted.replace('\'', "&apos;").replace('"', "&quot;")
 }
 
-/// Encodes everything but letters, digits and a few marks as `%41`.
-fn percent_encoded(text: &str, also_plain: &[u8]) -> String {
+/// Encodes everything but letters, digits, slashes and a few marks as `%41`.
+fn percent_encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also_plain.contains(&byte) {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
             encoded.push(char::from(byte));
         } else {
             let _ = write!(encoded, "%{byte:02X}");
