@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use octavo::numa::PartitionNumaStat;
 use octavo::{Cache, Limits, Owed, Partition, PartitionStat, PolicyName};
 use octavo_block::ExportStat;
 use prometheus_client::metrics::MetricType;
@@ -204,7 +205,7 @@ pub fn help() -> String {
     format!("Settings:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// A figure of a partition, or of an export.
+/// A figure of a partition, of its accesses between nodes, or of an export.
 pub struct Figure<S = PartitionStat> {
     /// Its name, with its unit.
     pub name: &'static str,
@@ -264,6 +265,23 @@ pub const EXPORT_FIGURES: &[Figure<ExportStat>] = figures![
     Counter errors, "requests answered with an error";
     Counter read_bytes, "bytes that clients read";
     Counter written_bytes, "bytes that clients wrote";
+];
+
+/// All figures of accesses between nodes.
+pub const NODE_FIGURES: &[Figure<PartitionNumaStat>] = figures![
+    Counter local_hits, "pages that threads found on their own node";
+    Counter remote_hits, "pages that threads found on another node";
+    Counter remote_writes, "writes to pages of another node";
+    Counter messages, "requests sent to another node";
+    Counter bundles, "bundles of requests sent to another node";
+    Counter messages_refused, "requests not sent because the queue was full";
+    Counter twin_hits, "pages found in a copy on the thread's own node";
+    Counter twins_made, "copies made";
+    Counter twins_refreshed, "copies refreshed after a write";
+    Counter twins_overtaken, "copies made stale by a write";
+    Counter elections, "evicted pages restored from a copy";
+    Counter switches, "pages moved to the node that writes them";
+    Counter way_changes, "changes of the way in which pages of other nodes are accessed";
 ];
 
 /// The setting of that name. The error lists the known names.

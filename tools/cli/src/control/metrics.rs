@@ -20,8 +20,7 @@ use prometheus_client::metrics::MetricType::{self, Counter, Gauge};
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::keys::{EXPORT_FIGURES, FIGURES, Figure};
-use crate::control::numa::COUNTS;
+use super::keys::{EXPORT_FIGURES, FIGURES, Figure, NODE_FIGURES};
 use crate::control::report::AskClients;
 use crate::limits;
 use crate::process::Process;
@@ -158,9 +157,10 @@ fn nodes(encoder: &mut DescriptorEncoder<'_>, stats: &[PartitionNumaStat]) -> Re
     if stats.is_empty() {
         return Ok(());
     }
-    for count in COUNTS {
-        let samples = stats.iter().map(|stat| (vec![("partition", &*stat.name)], (count.of)(stat)));
-        family(encoder, &format!("partition_{}", count.name), count.what, Counter, samples)?;
+    for figure in NODE_FIGURES {
+        let samples = stats.iter().map(|stat| (vec![("partition", &*stat.name)], (figure.of)(stat)));
+        let name = format!("partition_{}", figure.name);
+        family(encoder, &name, &capitalized(figure.what), figure.kind, samples)?;
     }
     let samples = stats.iter().map(|stat| (vec![("partition", &*stat.name), ("way", stat.way)], 1_u64));
     family(encoder, "partition_numa_info", "How threads access pages of other nodes", Gauge, samples)
@@ -355,7 +355,7 @@ mod tests {
         let told = partition.numa_counts().unwrap();
         assert!(told.twins_made > 0 && told.twin_hits > 0, "{told:?}");
         let page = Metrics::new(cache, Box::new(Clients::default)).page();
-        for count in COUNTS {
+        for count in NODE_FIGURES {
             let line =
                 format!("octavo_partition_{}_total{{partition=\"p\"}} {}", count.name, (count.of)(&told));
             assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
