@@ -348,8 +348,8 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    // Only the server's configuration makes and removes partitions. (The kernel asks for `mknod` where
-    // there is no `create`. It needs neither `flush` nor `fsync`.)
+    // Only the server's configuration makes and removes partitions. (The kernel asks for `mknod`
+    // where there is no `create`. It needs neither `flush` nor `fsync`.)
 
     fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
         reply.error(Errno::EPERM);
