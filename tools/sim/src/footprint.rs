@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::simulate::{Progress, Step, Trace};
+use crate::reading::{Progress, Step, Trace};
 use crate::source::{CHUNK, SourceError};
 
 /// The length and the footprint of a trace.

@@ -24,6 +24,7 @@ mod footprint;
 pub mod generate;
 pub mod mrc;
 pub mod plan;
+mod reading;
 pub mod recording;
 pub mod reference;
 pub mod report;

@@ -17,16 +17,9 @@ use crate::room::{self, Wanted};
 use crate::source::{Sample, Source, SourceError};
 
 pub use crate::cache::WAYS;
+pub use crate::reading::{Progress, Step, Trace};
 pub use crate::row::Row;
 pub(crate) use crate::row::ratio;
-
-/// A trace that can be read from its beginning any number of times.
-pub struct Trace<'t> {
-    /// The name in results.
-    pub name: String,
-    /// Begins to read the trace.
-    pub open: Box<dyn Fn() -> Result<Box<dyn Source>, SourceError> + 't>,
-}
 
 /// Which caches to run.
 #[derive(Clone, Debug)]
@@ -48,30 +41,6 @@ pub struct Plan {
     pub scratch: PathBuf,
     /// The memory that the caches may take together, in bytes. None: no limit.
     pub memory_bytes: Option<u64>,
-}
-
-/// How far a run is.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress<'r> {
-    /// The name of the trace.
-    pub trace: &'r str,
-    /// What the trace is being read for.
-    pub step: Step,
-    /// Accesses read in this step.
-    pub requests: u64,
-    /// The share of the trace that was read, where it is known.
-    pub share: Option<f64>,
-}
-
-/// What a trace is read for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// To count its pages.
-    Count,
-    /// To run caches.
-    Run,
-    /// To run caches that know the future.
-    Future,
 }
 
 /// Memory for the future of a trace, 16 bytes an access; a longer one moves to scratch files.

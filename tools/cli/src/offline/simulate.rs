@@ -72,8 +72,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     let mut rows: Vec<Row> = Vec::new();
     // After an interruption, the results so far are shown.
     let ended = traces.iter().zip(&plans).try_for_each(|(Named { trace, .. }, plan)| {
-        let of_trace =
-            run.next(|stop, progress| simulate(trace, plan, stop, progress))?;
+        let of_trace = run.next(|stop, progress| simulate(trace, plan, stop, progress))?;
         run.json.lines(&of_trace)?;
         rows.extend(of_trace);
         run.unless_interrupted()

@@ -249,7 +249,10 @@ fn several_settings_are_applied_all_or_none() {
     }
     // A limit below the smallest partition is refused; it was shown and exceeded.
     let said = server.ctl_fail(1, &["set", "p", "low=0", "max=1"]);
-    assert!(said.contains("max is 1 bytes, but ") && said.contains("one segment with its metadata"), "{said}");
+    assert!(
+        said.contains("max is 1 bytes, but ") && said.contains("one segment with its metadata"),
+        "{said}"
+    );
 }
 
 #[test]
