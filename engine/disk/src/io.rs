@@ -2,15 +2,15 @@
 //! continues a part after each answer of the kernel (or of the simulated disk), so that a
 //! completion means all bytes or an error. Every engine runs the same code: the short transfers of
 //! the simulated disk test what real kernels seldom do. Not here: queues, locks, system calls, the
-//! means of clearing (`io/means.rs`).
+//! methods of clearing (`io/method.rs`).
 
 pub(crate) mod buffer;
-pub(crate) mod means;
+pub(crate) mod method;
 pub(crate) mod sink;
 
 use crate::error::IoError;
 use crate::io::buffer::{ALIGNMENT_BYTES, BufferList, IoBuffer};
-use crate::io::means::Means;
+use crate::io::method::Method;
 use crate::op::Op;
 
 /// Attempts in a row without progress after which a part fails. The kernel answers EINTR, EAGAIN or
@@ -41,14 +41,14 @@ pub(crate) struct Part {
     granule_bytes: u32,
     stalls: u8,
     /// How the part is cleared, if the operation clears.
-    pub(crate) means: Means,
+    pub(crate) method: Method,
 }
 
 impl Part {
-    const NONE: Part = Part::new(Channel::Main, 0, 0, 1, Means::Written);
+    const NONE: Part = Part::new(Channel::Main, 0, 0, 1, Method::Write);
 
-    const fn new(channel: Channel, next: u64, end: u64, granule_bytes: u32, means: Means) -> Part {
-        Part { channel, next, end, granule_bytes, stalls: 0, means }
+    const fn new(channel: Channel, next: u64, end: u64, granule_bytes: u32, method: Method) -> Part {
+        Part { channel, next, end, granule_bytes, stalls: 0, method }
     }
 
     pub(crate) fn remaining_bytes(&self) -> u64 {
@@ -101,10 +101,10 @@ impl Io {
             self.buffers.fill_zero(end_inside - self.offset, end - end_inside);
         }
         let middle = tail_start.clamp(self.offset, end_inside);
-        let means = Means::first(self.op);
+        let method = Method::first(self.op);
         for part in [
-            Part::new(Channel::Main, self.offset, middle, granule_bytes, means),
-            Part::new(Channel::Tail, middle, end_inside, 1, means),
+            Part::new(Channel::Main, self.offset, middle, granule_bytes, method),
+            Part::new(Channel::Tail, middle, end_inside, 1, method),
         ] {
             if part.remaining_bytes() > 0 {
                 self.parts[self.parts_left as usize] = part;
@@ -126,7 +126,7 @@ impl Io {
     pub(crate) fn advance(&mut self, index: usize, outcome: Result<usize, i32>) -> bool {
         let again = match outcome {
             Ok(_) if self.op == Op::Sync => false,
-            Ok(_) if self.parts[index].means != Means::Written => {
+            Ok(_) if self.parts[index].method != Method::Write => {
                 self.parts[index].next = self.parts[index].end;
                 false
             }
@@ -134,9 +134,9 @@ impl Io {
             // A thread that exits cancels the I/O that it had handed to the kernel's workers. The
             // I/O belongs to the ring and not to that thread, so it is tried again.
             Err(libc::EINTR | libc::EAGAIN | libc::ECANCELED) => self.stall(index, libc::EAGAIN),
-            Err(errno) => match self.parts[index].means.next(self.op) {
-                Some(means) => {
-                    self.parts[index].means = means;
+            Err(errno) => match self.parts[index].method.next(self.op) {
+                Some(method) => {
+                    self.parts[index].method = method;
                     true
                 }
                 None => {

@@ -28,7 +28,7 @@
 //! | `store/memory.rs`, `change.rs` | stores in memory; the changes that a watch reports |
 //! | `sim.rs`, `sim/` | [`SimDisk`]: a simulated disk that reorders, fails, tears and crashes |
 //! | `io.rs` | one I/O: how it is cut into parts, and how its parts continue |
-//! | `io/buffer.rs`, `means.rs` | the memory of an I/O; the means of clearing a range |
+//! | `io/buffer.rs`, `method.rs` | the memory of an I/O; the methods of clearing a range |
 //! | `io/sink.rs` | a ring, as all files above see it; all rings of the process |
 //! | `process.rs`, `error.rs` | children of `fork`; errors |
 //! | `op.rs`, `sync.rs` | operations; the choice between std and shuttle |

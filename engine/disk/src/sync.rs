@@ -1,7 +1,7 @@
-//! The choice between the synchronisation of std and of shuttle. All code that runs under shuttle
-//! takes its locks, condition variables and atomics from here. Not here: the pool and the
-//! process-wide lists, which use std directly. They and the io_uring engine are compiled under
-//! shuttle, and never run there.
+//! Selects the synchronisation primitives: those of shuttle under `cfg(shuttle)`, otherwise those
+//! of std. All code that runs under shuttle takes its locks, condition variables and atomics from
+//! here. Not here: the pool and the process-wide lists, which use std directly. They and the
+//! io_uring engine are compiled under shuttle, and never run there.
 
 #[cfg(shuttle)]
 use shuttle::sync as imp;

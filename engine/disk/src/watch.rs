@@ -1,15 +1,16 @@
-//! [`Watch`]: notices when other programs overwrite, cut or replace the file of a store, or set its
-//! device read-only. Protects nothing: only people can know what the pages of the cache should hold
-//! after such a change. Not here: when to look, and where to report (the program's matter).
+//! [`Watch`]: notices when other programs overwrite, truncate, extend or replace the file of a
+//! store, or set its device read-only. Only reports: after such a change, an operator must decide
+//! what the cached pages should contain. Not here: when to look, and where to report (the program's
+//! matter).
 //!
 //! Every look compares what is cheap to query (`stat`, two requests of a device). Five rules keep a
 //! look from mistaking a store's own I/O for another program's:
 //!
-//! * W1. I/O never changes where the path leads, or whether it leads anywhere. So any change of
-//!   that is another program's.
+//! * W1. I/O never changes where the path leads, or whether it leads anywhere. Any such
+//!   change was made by another program.
 //! * W2. Only [`Store::set_len_bytes`] changes the length, and it holds `FileStore::length`
-//!   meanwhile. A look that finds that lock held compares no length; any other difference is
-//!   another program's.
+//!   meanwhile. A look that finds this lock held does not compare lengths. If the lock is free and
+//!   the lengths differ, another program changed the length.
 //! * W3. The modification time counts only between two looks with no own I/O between them: `ended`,
 //!   as read before the first `stat`, equals `begun`, as read after the second. Then no write,
 //!   zeroing, discard or sync of this store was in flight at any moment between the two. Reads and
@@ -17,10 +18,10 @@
 //!   inode's change time; a look compares neither.
 //! * W4. The interval before the first of the two looks had no own I/O either. So a network file
 //!   system that reports a modification time late, or a coarse clock, raises no false alarm.
-//! * W5. While the store is being written, W3 decides nothing, and inotify does: when a descriptor
-//!   for writing is closed (`IN_CLOSE_WRITE`), it was another program's, because the store keeps
-//!   its own open. The close counts if the modification time moved since the previous look. For a
-//!   device, whose node keeps its modification time, the close always counts.
+//! * W5. While the store is being written, W3 cannot tell, so inotify decides. The store keeps its
+//!   own descriptors open, so a writable descriptor that is closed (`IN_CLOSE_WRITE`) belongs to
+//!   another program. The close counts if the modification time moved since the previous look. For
+//!   a device, whose node keeps its modification time, the close always counts.
 //!
 //! A watch misses a writer on another machine, or one that keeps the file open, while the store
 //! itself is being written.
@@ -38,8 +39,8 @@ use crate::store::change::Change;
 use crate::store::file::FileStore;
 use crate::store::{Kind, Store};
 
-/// The number of looks without a change of content after which the next one is reported again, so
-/// that a program that writes for an hour is reported once.
+/// After a change of content, further ones are not reported until this many looks in a row have
+/// found none. A program that writes for an hour is therefore reported once.
 const CALM_LOOKS: u32 = 20;
 
 /// The most inotify events that one look takes. The kernel's queue has 16,384 by default, and
@@ -84,19 +85,19 @@ enum Path {
 }
 
 impl Watch {
-    /// Begins to watch those of the stores that are files or devices, as they are now. Changes from
-    /// before this call are not noticed.
+    /// Starts watching the stores that are files or devices, and takes their present state as the
+    /// baseline.
     pub fn new(stores: impl IntoIterator<Item = Store>) -> Watch {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
-            .map_err(|error| log::debug!("no inotify ({error}): changes during own writes go unnoticed"))
+            .map_err(|error| log::debug!("cannot start inotify ({error}): changes by other programs during the store's own writes go unnoticed"))
             .ok();
         let watched = stores.into_iter().map(|store| Watched::new(store, inotify.as_ref()));
         Watch { stores: watched.collect(), inotify }
     }
 
     /// Returns what other programs have changed since the last look, each change with the index of
-    /// its store in the order of `new`. [`Store::noticed`] returns the changes too. Blocks as long
-    /// as `stat` does.
+    /// its store in the order of `new`. [`Store::noticed`] returns the number of alarming changes
+    /// and the latest change. Blocks as long as `stat` does.
     pub fn look(&mut self) -> Vec<(usize, Change)> {
         let closed = self.inotify.as_ref().map_or_else(Vec::new, take_closes);
         let mut changes = Vec::new();
@@ -204,7 +205,7 @@ fn follow(file: &FileStore) -> (Option<Path>, Option<Metadata>) {
     }
 }
 
-/// Begins to watch for a descriptor of this file or device being closed that could write (W5).
+/// Starts an inotify watch for the closing of writable descriptors of this file or device (W5).
 /// Returns the descriptor of the watch.
 fn watch_closes(inotify: &OwnedFd, file: &File) -> io::Result<i32> {
     // By the descriptor, because the file's path may lead elsewhere by now.

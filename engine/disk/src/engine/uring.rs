@@ -417,7 +417,7 @@ impl Uring {
             (Op::Read, many) => {
                 opcode::Readv::new(target, many.as_ptr().cast(), many.len() as u32).offset(part.next).build()
             }
-            (Op::Write | Op::Zero | Op::Discard, pieces) => match (part.means.flags(), pieces) {
+            (Op::Write | Op::Zero | Op::Discard, pieces) => match (part.method.flags(), pieces) {
                 (Some(flags), _) => {
                     opcode::Fallocate::new(target, len).offset(part.next).mode(flags.bits() as i32).build()
                 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use octavo_random::Random;
 
 use crate::io::Io;
-use crate::io::means::Means;
+use crate::io::method::Method;
 use crate::io::sink::Sink;
 use crate::op::Op;
 use crate::sim::media::{Media, SECTOR_BYTES};
@@ -158,13 +158,15 @@ impl State {
         let remaining = flight.io.parts[0].remaining_bytes();
         let is_short = self.random.chance(faults.p_short);
         flight.len_bytes = remaining;
-        if is_short && remaining > block && flight.io.parts[0].means == Means::Written {
+        if is_short && remaining > block && flight.io.parts[0].method == Method::Write {
             flight.len_bytes = block * (1 + self.random.below((remaining - 1) / block));
         }
         flight.fault_errno = match flight.io.op {
             Op::Read => self.random.chance(faults.p_read_error).then_some(libc::EIO),
             Op::Sync => self.random.chance(faults.p_sync_error).then_some(libc::EIO),
-            Op::Zero | Op::Discard if self.refuses_means(flight.io.parts[0].means) => Some(libc::EOPNOTSUPP),
+            Op::Zero | Op::Discard if self.refuses_method(flight.io.parts[0].method) => {
+                Some(libc::EOPNOTSUPP)
+            }
             Op::Write | Op::Zero | Op::Discard => {
                 let is_error = self.random.chance(faults.p_write_error);
                 let is_full = self.random.chance(faults.p_no_space);
@@ -189,9 +191,9 @@ impl State {
             .collect();
     }
 
-    /// Decides whether the disk refuses to clear a range by these means.
-    fn refuses_means(&mut self, means: Means) -> bool {
-        means != Means::Written && self.random.chance(self.options.faults.p_unsupported)
+    /// Decides whether the disk refuses to clear a range by this method.
+    fn refuses_method(&mut self, method: Method) -> bool {
+        method != Method::Write && self.random.chance(self.options.faults.p_unsupported)
     }
 
     /// Applies the next event. Returns false if there is none.

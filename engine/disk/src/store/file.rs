@@ -1,6 +1,6 @@
 //! [`FileStore`]: files and block devices as stores. Opens them, cuts an I/O at the tail, executes
 //! an I/O with plain system calls, and changes the length. Protects the tail unit by the protocol
-//! of `gate.rs` (L1 to L6). Not here: io_uring (`uring.rs`), the means of clearing (`means.rs`),
+//! of `gate.rs` (L1 to L6). Not here: io_uring (`uring.rs`), the methods of clearing (`method.rs`),
 //! ownership (`lock.rs`).
 
 use std::fs::{self, File};
@@ -232,9 +232,9 @@ impl FileStore {
                 let file = self.descriptor(io.parts[index].channel);
                 let (skip, len) = io.span(index);
                 io.buffers.pieces(skip, len, &mut pieces);
-                let Part { next, means, .. } = io.parts[index];
+                let Part { next, method, .. } = io.parts[index];
                 let done = |result: Result<(), Errno>| result.map(|()| 0).map_err(Errno::raw_os_error);
-                let outcome = match (io.op, means.flags()) {
+                let outcome = match (io.op, method.flags()) {
                     (Op::Sync, _) => sys::sync(file).map(|()| 0),
                     (Op::Read, _) => sys::read_at(file, &pieces, next),
                     (_, Some(flags)) => done(fallocate(file, flags, next, len)),

@@ -75,17 +75,22 @@ impl Ownership {
         Ok(Ownership { id, process: Process::this() })
     }
 
-    /// Releases the file. Unlocks explicitly, because a kernel that is still finishing some work
-    /// may keep the open file description, and with it the lock, a little longer than `file`.
+    /// Releases the file. Unlocks explicitly: closing `file` may not release the lock at once,
+    /// because the kernel can keep the open file description a little longer while it finishes
+    /// outstanding work.
     pub(crate) fn release(&self, file: &File) {
-        // A child of `fork` shares the open file description, and with it the lock, with its
-        // parent.
+        // A child of `fork` shares the open file description with its parent: unlocking here would
+        // release the parent's lock.
         if !self.process.is_this() {
             return;
         }
         let mut owners = owners();
         if let Err(error) = sys::lock_whole(file, LockKind::Unlock) {
-            log::warn!("cannot unlock a closed file (F_OFD_SETLK): {error}; it may stay locked for a while");
+            let path = owners.list.iter().find(|owner| owner.id == self.id).map(|owner| owner.path.display());
+            let path = path.map_or_else(|| "a closed file".into(), |path| path.to_string());
+            log::warn!(
+                "{path}: cannot release its lock (F_OFD_SETLK): {error}; it may stay locked for a short time"
+            );
         }
         owners.list.retain(|owner| owner.id != self.id);
     }

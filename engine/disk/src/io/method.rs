@@ -1,0 +1,55 @@
+//! [`Method`]: how a range of a store is cleared, and the order in which they are tried. Not
+//! here: how an I/O is cut into parts (`io.rs`), who calls the kernel (`uring.rs`, `file.rs`).
+//!
+//! The cheapest method comes first; writing zeros, through the same queues as every other I/O,
+//! comes last. If a method fails, the next one is tried; `EINTR`, `EAGAIN` and `ECANCELED` retry
+//! the same method. For example, tmpfs punches holes but cannot zero a range, and a full file
+//! system cannot allocate but may still punch a hole. The I/O fails if the last method fails, or
+//! after 64 attempts without progress.
+//!
+//! A hole punched in a device is guaranteed to read as zeros. `BLKDISCARD` does not promise that.
+
+use rustix::fs::FallocateFlags;
+
+use crate::op::Op;
+
+/// How a part of a range is cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// Frees the space; a hole reads as zeros.
+    PunchHole,
+    /// Keeps the space and marks it as zeros.
+    ZeroRange,
+    /// Writes zeros. Also the value for every I/O that does not clear.
+    Write,
+}
+
+impl Method {
+    /// Returns the method to try first.
+    pub(crate) fn first(op: Op) -> Method {
+        match op {
+            Op::Discard => Method::PunchHole,
+            Op::Zero => Method::ZeroRange,
+            Op::Read | Op::Write | Op::Sync => Method::Write,
+        }
+    }
+
+    /// Returns the method to try after this one was refused.
+    pub(crate) fn next(self, op: Op) -> Option<Method> {
+        match (self, op) {
+            (Method::PunchHole, Op::Discard) => Some(Method::ZeroRange),
+            (Method::ZeroRange, Op::Zero) => Some(Method::PunchHole),
+            (Method::PunchHole | Method::ZeroRange, _) => Some(Method::Write),
+            (Method::Write, _) => None,
+        }
+    }
+
+    /// Returns the flags of the `fallocate` call. None for zeros, which are written.
+    pub(crate) fn flags(self) -> Option<FallocateFlags> {
+        match self {
+            Method::PunchHole => Some(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE),
+            Method::ZeroRange => Some(FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE),
+            Method::Write => None,
+        }
+    }
+}
