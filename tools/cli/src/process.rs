@@ -10,8 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// Figures of the process; `None` if /proc does not have one.
 #[derive(Debug, Default)]
 pub struct Process {
-    /// Resident memory: the cache's, the program's and its stacks. From `statm`, which
-    /// costs microseconds whatever the size, and can lag by some hundred KiB on a machine with many
+    /// Resident memory: the cache's, the program's and its stacks. From `statm`, which costs
+    /// microseconds whatever the size, and can lag by a few hundred KiB on a machine with many
     /// cores; `smaps_rollup` is exact, but walks all page tables.
     pub resident_bytes: Option<u64>,
     /// Addresses that are mapped.
