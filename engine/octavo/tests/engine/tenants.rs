@@ -153,7 +153,7 @@ fn limits_are_kept_and_invalid_limits_are_refused() {
     for (limits, word) in [
         (Limits { min_bytes: 2, max_bytes: 1, ..at_first }, "min is 2"),
         (Limits { weight: 0, ..at_first }, "weight is 0"),
-        (Limits { min_bytes: 60 << 20, max_bytes: 60 << 20, ..at_first }, "to grow to"),
+        (Limits { min_bytes: 60 << 20, max_bytes: 60 << 20, ..at_first }, "can grow to"),
     ] {
         let error = cache.set_limits(&partition, limits).unwrap_err().to_string();
         assert!(error.contains(word) && error.contains("\"p\""), "{error}");
