@@ -114,14 +114,15 @@ impl FileEngine {
         }
     }
 
-    /// Makes the kernel post the completions held up for the calling thread (`uring.rs`, U6).
+    /// Makes the kernel post the completions that it holds back for the calling thread (`uring.rs`,
+    /// U6).
     pub(crate) fn collect(&self) {
         if let FileEngine::Uring(uring) = self {
             uring.collect();
         }
     }
 
-    /// Makes the kernel post the completions held up for any thread (`uring.rs`, U6).
+    /// Makes the kernel post the completions that it holds back for any thread (`uring.rs`, U6).
     pub(crate) fn nudge(&self) {
         if let FileEngine::Uring(uring) = self {
             uring.nudge();
@@ -137,7 +138,7 @@ impl FileEngine {
         }
     }
 
-    /// Returns whether I/O is queued that was not submitted.
+    /// Returns whether queued I/O has not been submitted.
     pub(crate) fn has_unsubmitted(&self) -> bool {
         match self {
             FileEngine::Uring(uring) => uring.has_unsubmitted(),
@@ -145,8 +146,9 @@ impl FileEngine {
         }
     }
 
-    /// Returns whether queued I/O must be submitted before the calling thread sleeps. Not for an
-    /// io_uring leader, which submits in the system call that it sleeps in.
+    /// Returns whether queued I/O must be submitted before the calling thread sleeps. A thread that
+    /// is about to become the io_uring leader submits in the system call that it sleeps in; it must
+    /// submit earlier only if entries of the backlog fit into the ring.
     pub(crate) fn must_submit(&self, has_leader: bool) -> bool {
         match self {
             FileEngine::Uring(uring) => uring.has_backlog_room() || (has_leader && uring.has_unsubmitted()),

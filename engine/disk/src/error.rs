@@ -36,18 +36,19 @@ pub enum OpenError {
         /// The error of the system.
         source: io::Error,
     },
-    /// The block device is set read-only (`blockdev --setro`), and the store was to be written.
-    /// Open it read-only, or make it writable (`blockdev --setrw`).
+    /// The block device is set read-only (`blockdev --setro`), and the options ask for write
+    /// access. Open it read-only, or make it writable (`blockdev --setrw`).
     ReadOnlyDevice {
         /// The path of the store.
         path: PathBuf,
     },
-    /// The store is open already, here or in another process, and one of the two openers writes.
+    /// The store is already open, in this process or another, and at least one of the two openers
+    /// writes.
     Locked {
         /// The path of the store.
         path: PathBuf,
-        /// The holder of the lock: this process with the path that it opened, or another process
-        /// with its number and name as far as they are known.
+        /// The holder of the lock: this process and the path that it opened, or another process
+        /// with its ID and name, as far as they are known.
         holder: String,
     },
     /// Any other error of the system.
@@ -129,8 +130,8 @@ impl IoError {
         io::Error::from_raw_os_error(self.0.errno).kind()
     }
 
-    /// Returns the system's error number. Simulated disks and refusals of this crate use the
-    /// nearest one.
+    /// Returns the system's error number. For errors of a simulated disk, and for requests that
+    /// this crate refuses, it is the error number that fits best.
     pub fn errno(&self) -> i32 {
         self.0.errno
     }

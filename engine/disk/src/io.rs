@@ -65,7 +65,7 @@ pub(crate) struct Io {
     pub(crate) parts: [Part; PARTS],
     /// Unfinished parts. A sync has one, with an empty range.
     pub(crate) parts_left: u8,
-    /// The first failure: an error number, and a reason that says more.
+    /// The first failure: an error number, and a reason that explains it.
     failure: Option<(i32, Option<&'static str>)>,
 }
 
@@ -202,7 +202,8 @@ impl Io {
         Err(IoError::new(store, self.op, self.offset, self.buffers.len_bytes(), errno, reason))
     }
 
-    /// Fails the I/O if no store can do it. Returns whether the I/O was refused.
+    /// Fails an I/O that changes a read-only store, or whose range ends past the largest offset.
+    /// Returns whether the I/O has failed.
     pub(crate) fn refuse_invalid(&mut self, is_read_only: bool) -> bool {
         if self.op.changes() && is_read_only {
             self.fail(libc::EROFS, Some("the store was opened read-only"));

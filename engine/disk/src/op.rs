@@ -1,5 +1,4 @@
-//! [`Op`]: the operations that a store can do. Everything in this crate imports this file, and this
-//! file imports nothing.
+//! [`Op`]: the operations that a store can do. This file imports nothing.
 
 /// An operation on a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,18 +1,20 @@
 //! [`Process`]: tells a process from its children of `fork`, without a system call. A child has its
 //! parent's memory and descriptors, and none of its threads.
 //!
-//! State that belongs to one process remembers it ([`Process::this`]), and a child leaves that
-//! state alone ([`Process::is_this`]), for three reasons: the queues of an io_uring are not
-//! inherited (`dontfork`), locks of open file descriptions are shared with the parent, and a mutex
-//! that another thread held stays locked for ever. State that serves the whole process is created
-//! again in each process ([`PerProcess`]).
+//! State that belongs to one process stores the [`Process`] that created it ([`Process::this`]). A
+//! child of that process detects this ([`Process::is_this`]) and does not use the state, for three
+//! reasons: the queues of an io_uring are not inherited (`dontfork`), locks of open file
+//! descriptions are shared with the parent, and a mutex that another thread held stays locked for
+//! ever. State that serves the whole process is created again in each process ([`PerProcess`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// A process. Different for a process, its parent and its children of `fork`.
+/// Tells a process from those that it was forked from: the value of a child differs from every
+/// value that its ancestors obtained before they forked. (Two children of one parent may have equal
+/// values.)
 ///
 /// ```
 /// let process = octavo_disk::Process::this();
@@ -42,7 +44,7 @@ impl Process {
         }
     }
 
-    /// Returns whether this is the calling process, and not one that the caller was forked from.
+    /// Returns whether this is the calling process, and not an ancestor of it.
     pub fn is_this(self) -> bool {
         self == Process::this()
     }
@@ -69,8 +71,8 @@ fn word_wiped_on_fork() -> Option<&'static AtomicU64> {
     Some(unsafe { &*page.cast_const().cast() })
 }
 
-/// A value that each process has its own of. A child creates a new one. Its parent's value, which a
-/// thread that does not exist in the child may hold locked, stays untouched.
+/// One value per process. A child of `fork` creates a new value and never touches its parent's,
+/// which may be locked by a thread that does not exist in the child.
 pub(crate) struct PerProcess<T: 'static> {
     make: fn() -> T,
     first: Link<T>,
@@ -93,7 +95,7 @@ impl<T> PerProcess<T> {
         PerProcess { make, first: Link::new() }
     }
 
-    /// Returns the value of the calling process, and creates it if need be.
+    /// Returns the value of the calling process, and creates it at the first call.
     pub(crate) fn get(&self) -> &T {
         let mut link = &self.first;
         loop {

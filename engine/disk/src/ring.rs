@@ -25,8 +25,7 @@ use crate::sync::Arc;
 ///
 /// Dropping a ring waits for its I/O in flight, and discards the completions.
 ///
-/// A ring belongs to the process that created it. In a child of `fork`, the only thing to do with
-/// it is to drop it.
+/// A ring belongs to the process that created it. A child of `fork` may only drop it.
 ///
 /// # Examples
 /// ```
@@ -65,7 +64,8 @@ impl Ring {
 
     /// Queues one I/O. [`submit`](Ring::submit) or [`wait`](Ring::wait) hands it to the kernel; a
     /// later `push` may do so too, to keep the kernel busy. The completion with `token` reports the
-    /// result, also of an invalid request. Blocks only while the store's length is being changed.
+    /// result, even if the request is invalid. Blocks only while the store's length is being
+    /// changed.
     ///
     /// `offset` and the lengths of the buffers are multiples of the store's block, and the buffers
     /// are aligned to 4096 bytes.
@@ -73,13 +73,14 @@ impl Ring {
     /// # Safety
     ///
     /// Until the completion with `token` is delivered (or the ring is dropped), the buffers must
-    /// stay valid, and no other party may write them; nor read them, if `op` is a read.
+    /// stay valid. Meanwhile, no other party may write to them and, if `op` is a read, no other
+    /// party may read them.
     pub unsafe fn push(&self, store: &Store, op: Op, offset: u64, buffers: &[IoBuffer], token: u64) {
         self.core.push(store, Io::new(op, offset, buffers, token));
     }
 
-    /// Queues the clearing of a range with [`Op::Zero`] or [`Op::Discard`]. It needs no memory, and
-    /// completes like any other I/O.
+    /// Queues an I/O that clears a range, with [`Op::Zero`] or [`Op::Discard`]. It takes no
+    /// buffers, and completes like any other I/O.
     ///
     /// The range begins at a multiple of the store's block. It ends at a multiple of the block, or
     /// at or past the end of the store. No other I/O may be in flight on the range.
@@ -113,11 +114,12 @@ impl Ring {
 
     /// Submits, sleeps until a completion is available, [`wake`](Ring::wake) is called or `timeout`
     /// expires, and then delivers as [`reap`](Ring::reap) does. Returns the number of completions.
-    /// Takes a wake that was sent before. Without a timeout, it sleeps as long as it takes.
+    /// A wake that was sent before the call ends the sleep at once. Without a timeout, the sleep
+    /// has no time limit.
     ///
-    /// It sleeps even with nothing in flight, because callers also wait for the work of other
-    /// threads, which wake them. With a timeout of zero it is a `reap` that takes wakes, for event
-    /// loops over [`poll_fd`](Ring::poll_fd).
+    /// The call sleeps even if nothing is in flight, because callers also wait for the work of
+    /// other threads, which then call `wake`. With a timeout of zero, it is a `reap` that also
+    /// submits and takes wakes, for event loops over [`poll_fd`](Ring::poll_fd).
     pub fn wait(
         &self,
         on_completion: &mut dyn FnMut(u64, Result<(), IoError>),
@@ -126,22 +128,24 @@ impl Ring {
         self.core.wait(on_completion, timeout)
     }
 
-    /// Makes the kernel post completions that are held up for their submitter. A thread that waits
-    /// by other means than `wait` for the I/O of another thread calls this before it looks, and
-    /// every [`NUDGE_INTERVAL`](Ring::NUDGE_INTERVAL) while it waits. The kernel may hold up a
-    /// completion until its submitter next enters the kernel; this interrupts a submitter that
-    /// computes.
+    /// Makes the kernel post the completions that it is holding back. The kernel may hold back a
+    /// completion until the thread that submitted the I/O next enters the kernel; this call
+    /// interrupts a submitter that is computing.
+    ///
+    /// A thread that waits for another thread's I/O by other means than `wait` calls this before it
+    /// looks for completions, and every [`NUDGE_INTERVAL`](Ring::NUDGE_INTERVAL) while it waits.
     pub fn nudge(&self) {
         self.core.files.nudge();
     }
 
-    /// The longest time that a submitter that computes holds up completions, on a processor without
-    /// ticks: 20 ms.
+    /// The interval at which waiting threads call `nudge`: 20 ms. It bounds the delay of
+    /// completions whose submitter is computing on a processor without timer ticks.
     pub const NUDGE_INTERVAL: Duration = NUDGE_INTERVAL;
 
-    /// Makes every `wait` under way return, or the next one if there is none. Any thread may call
-    /// this. Threads that share a ring and wait for the same news must pass the wake on: a thread
-    /// that begins to wait later finds the wake already taken.
+    /// Makes every `wait` in progress return or, if there is none, the next one. Any thread may
+    /// call this. If several threads share a ring and wait for the same event, a thread that was
+    /// woken must call `wake` again: a thread that begins to wait later finds the wake already
+    /// taken.
     ///
     /// # Examples
     /// ```
@@ -158,8 +162,8 @@ impl Ring {
     }
 
     /// Returns a descriptor that polls as readable while a completion or a wake is available. It
-    /// may also be readable for no reason; `wait` with a timeout of zero settles that. None under
-    /// shuttle, or if the system has no descriptor left.
+    /// may also be readable for no reason; `wait` with a timeout of zero clears that state. None
+    /// under shuttle, or if the system has no descriptor left.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.core.poll_fd()
     }
@@ -179,8 +183,8 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// Until this returns, the buffers must stay valid, and no other party may write them; nor read
-    /// them, if `op` is a read.
+    /// Until this returns, the buffers must stay valid. Meanwhile, no other party may write to them
+    /// and, if `op` is a read, no other party may read them.
     ///
     /// # Errors
     /// The [`IoError`] that a completion would have reported.

@@ -1,22 +1,22 @@
 //! [`SimDisk`]: a simulated disk, driven by a seed. It has virtual time, and it reorders, fails,
 //! tears and loses writes as real disks may. Equal seeds and equal calls give equal runs. It has no
 //! threads and no clock: time passes when a ring is reaped or waited on. The simulated disk
-//! protects nothing; the code above it must.
+//! protects no data: the code above it must do that.
 //!
 //! The model (`flight.rs` decides the outcome of each I/O when it is pushed, `media.rs` keeps the
 //! durable bytes):
 //!
-//! * D1. An I/O takes a random time. Half way, a random subset of its sectors is applied (a read
-//!   sees them, a write lands in them); the other sectors are applied at the end. So each sector of
-//!   a write changes at one moment between push and completion, and each sector of a read is read
-//!   at one such moment.
+//! * D1. An I/O takes a random time. Halfway through, a random subset of its sectors is applied (a
+//!   read sees them, a write lands in them); the other sectors are applied at the end. So each
+//!   sector of a write changes at one moment between push and completion, and each sector of a read
+//!   is read at one such moment.
 //! * D2. A sync covers at least every write that had completed when the sync was pushed.
 //! * D3. A failed write changes none of its sectors, or (torn) any of them.
 //! * D4. A failed sync either makes a sector durable or loses what was written there, for each
 //!   sector that is not yet durable.
-//! * D5. A crash fails every I/O in flight; each of its sectors has landed or not. Each sector that
-//!   had landed and was not synced keeps any of its versions. Handles from before the crash fail
-//!   from then on.
+//! * D5. A crash fails every I/O in flight. Each sector of such an I/O has landed or not. Each
+//!   sector that had landed and was not synced keeps any of its versions. Handles that were opened
+//!   before the crash fail from then on.
 //! * D6. A change of length needs a sync, as a file's does. If that sync fails (D4), the change
 //!   fails, and the length has changed or not.
 //! * D7. A disk that hangs accepts I/O and applies nothing until it answers again. (A crash or a
@@ -153,7 +153,7 @@ impl SimDisk {
         lock(&self.0).flights.count()
     }
 
-    /// Returns what the disk has done so far.
+    /// Returns the counts of what the disk has done so far.
     pub fn counters(&self) -> SimCounters {
         lock(&self.0).counters
     }

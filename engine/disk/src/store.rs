@@ -32,10 +32,10 @@ struct Inner {
     id: u64,
     name: String,
     kind: Kind,
-    /// The name of the user that has claimed the store (`take`). A lock of std's: no thread waits
-    /// for another while it holds this lock.
+    /// The name of the user that has claimed the store (`take`). A `Mutex` of std and not of
+    /// shuttle: a thread that holds it never waits for another thread.
     taken_as: std::sync::Mutex<Option<String>>,
-    /// The changes by other programs. A lock of std's, as above.
+    /// The changes by other programs. A `Mutex` of std, as above.
     noticed: std::sync::Mutex<Noticed>,
 }
 
@@ -102,8 +102,8 @@ impl Store {
         self.0.id
     }
 
-    /// Refuses an I/O that this store cannot do: the I/O fails, and true is returned. In debug
-    /// builds, panics on memory and ranges that direct I/O cannot take.
+    /// Fails an I/O that this store cannot do, and returns true. In debug builds, panics on memory
+    /// and ranges that direct I/O cannot take.
     pub(crate) fn refuses(&self, io: &mut Io) -> bool {
         if cfg!(debug_assertions) {
             io.assert_aligned(self.block_bytes(), self.len_bytes());
@@ -154,7 +154,8 @@ impl Store {
         *self.taken_as() = None;
     }
 
-    /// Returns the changes by other programs that a [`Watch`](crate::Watch) has noticed.
+    /// Returns the number of alarming changes by other programs that a [`Watch`](crate::Watch) has
+    /// noticed, and the latest change.
     pub fn noticed(&self) -> Noticed {
         self.0.noticed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
@@ -205,8 +206,8 @@ impl Store {
         self.file().is_some_and(|file| file.read_only)
     }
 
-    /// Returns device and inode of a file; for a block device, its own number and inode 0. None for
-    /// memory and simulated disks.
+    /// Returns the device number and the inode number of a file; for a block device, its own device
+    /// number and 0. None for memory and simulated disks.
     pub fn identity(&self) -> Option<(u64, u64)> {
         self.file().map(|file| file.identity)
     }

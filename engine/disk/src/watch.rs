@@ -3,8 +3,8 @@
 //! what the cached pages should contain. Not here: when to look, and where to report (the program's
 //! matter).
 //!
-//! Every look compares what is cheap to query (`stat`, two requests of a device). Five rules keep a
-//! look from mistaking a store's own I/O for another program's:
+//! Each look compares only what is cheap to query: the result of `stat` and, for a device, of two
+//! ioctls. Five rules keep a look from mistaking a store's own I/O for another program's:
 //!
 //! * W1. I/O never changes where the path leads, or whether it leads anywhere. Any such
 //!   change was made by another program.
@@ -39,8 +39,8 @@ use crate::store::change::Change;
 use crate::store::file::FileStore;
 use crate::store::{Kind, Store};
 
-/// After a change of content, further ones are not reported until this many looks in a row have
-/// found none. A program that writes for an hour is therefore reported once.
+/// After a change of content is reported, further ones are not reported until this many looks in a
+/// row have found none. A program that writes for an hour is therefore reported once.
 const CALM_LOOKS: u32 = 20;
 
 /// The most inotify events that one look takes. The kernel's queue has 16,384 by default, and
@@ -63,9 +63,9 @@ pub struct Watch {
 struct Watched {
     store: Store,
     /// The descriptor of the store's inotify watch.
-    number: Option<i32>,
+    inotify_watch: Option<i32>,
     path: Path,
-    has_length: bool,
+    length_matches: bool,
     is_read_only: bool,
     /// `ended`, as read before the last look's `stat` (W3).
     ended: u64,
@@ -102,7 +102,7 @@ impl Watch {
         let closed = self.inotify.as_ref().map_or_else(Vec::new, take_closes);
         let mut changes = Vec::new();
         for (number, watched) in self.stores.iter_mut().enumerate() {
-            let was_closed = watched.number.is_some_and(|number| closed.contains(&number));
+            let was_closed = watched.inotify_watch.is_some_and(|watch| closed.contains(&watch));
             for change in watched.look(was_closed) {
                 watched.store.notice(&change);
                 changes.push((number, change));
@@ -117,9 +117,9 @@ impl Watched {
     fn new(store: Store, inotify: Option<&OwnedFd>) -> Watched {
         let mut watched = Watched {
             store,
-            number: None,
+            inotify_watch: None,
             path: Path::Here,
-            has_length: true,
+            length_matches: true,
             is_read_only: false,
             ended: u64::MAX,
             modified: None,
@@ -129,7 +129,8 @@ impl Watched {
         let Kind::File(file) = watched.store.kind() else { return watched };
         let descriptor = file.descriptor(Channel::Tail);
         let log = |error: &io::Error| log::debug!("{}: no inotify watch ({error})", watched.store.name());
-        watched.number = inotify.and_then(|inotify| watch_closes(inotify, descriptor).inspect_err(log).ok());
+        watched.inotify_watch =
+            inotify.and_then(|inotify| watch_closes(inotify, descriptor).inspect_err(log).ok());
         (watched.ended, watched.is_settled) = (file.ended(), file.begun() == 0);
         watched.modified = descriptor.metadata().and_then(|found| found.modified()).ok();
         watched
@@ -161,13 +162,13 @@ impl Watched {
             });
         }
         if let Some((expected_bytes, Some(found_bytes))) = length {
-            let has_length = expected_bytes == found_bytes;
-            match (self.has_length, has_length) {
+            let length_matches = expected_bytes == found_bytes;
+            match (self.length_matches, length_matches) {
                 (true, false) => changes.push(Change::Length { expected_bytes, found_bytes }),
                 (false, true) => changes.push(Change::LengthRestored),
                 _ => {}
             }
-            self.has_length = has_length;
+            self.length_matches = length_matches;
         }
         let modified = found.modified().ok();
         let has_moved = file.is_device || modified != self.modified;

@@ -9,8 +9,8 @@ use crate::io::sink::Sink;
 use crate::store::file::FileStore;
 use crate::store::{Kind, Store};
 
-/// The longest time that a completion is held up by a submitter that computes, on a processor
-/// without ticks (`uring.rs`, U6).
+/// The interval at which waiting threads nudge the kernel (`uring.rs`, U6). It bounds the delay of
+/// completions whose submitter is computing on a processor without timer ticks.
 pub(crate) const NUDGE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// An I/O of a file, inside the file's gate. Keeps the store open.

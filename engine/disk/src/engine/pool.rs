@@ -1,8 +1,8 @@
 //! The blocking engine: a pool of threads that execute I/O with plain system calls, shared by all
-//! rings of the process. A thread starts when there is work and no thread is idle, and ends when it
-//! stays idle. A store may begin another I/O only while it uses fewer threads than are free for the
-//! others, so a store that hangs delays only its own I/O. Not here: how an I/O is executed
-//! (`file.rs`), how it is delivered (`inbox.rs`).
+//! rings of the process. A thread starts when there is work and no thread is idle, and ends after
+//! five seconds without work. A store may begin another I/O only while it uses fewer threads than
+//! are free for the others, so a store that hangs delays only its own I/O. Not here: how an I/O is
+//! executed (`file.rs`), how it is delivered (`inbox.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -20,8 +20,8 @@
 //!   that thread enters the kernel, is interrupted, or sleeps in a system call that signals end
 //!   (`COOP_TASKRUN`; the default interrupts it for every completion, which cost a third of the
 //!   throughput where the kernel's workers read). `collect` enters the kernel for the calling
-//!   thread. A submitter that computes is interrupted by its next tick or, on a processor without
-//!   ticks, by `nudge` from a waiting thread.
+//!   thread. A submitter that is computing is interrupted by its next timer tick or, on a processor
+//!   without ticks, by `nudge` from a waiting thread.
 //! * U7. Before an I/O is queued, the queue is submitted if it holds at least as many I/Os as the
 //!   kernel has. So a device is busy while its caller still pushes (or processes the last reads),
 //!   and n I/Os take log2 n more system calls. A single I/O waits for `submit`, or for the system
@@ -182,8 +182,8 @@ impl Uring {
         false
     }
 
-    /// U6: makes the kernel post the completions held up for the calling thread. Costs one load if
-    /// nothing is in flight.
+    /// U6: makes the kernel post the completions that it holds back for the calling thread. Costs
+    /// one atomic load if nothing is in flight.
     pub(crate) fn collect(&self) {
         // Enters the kernel even with nothing to submit. An error is only logged: the next wait
         // meets it again.
@@ -194,7 +194,8 @@ impl Uring {
         }
     }
 
-    /// U6: makes the kernel soon post the completions held up for threads that compute.
+    /// U6: makes the kernel soon post the completions that it holds back for threads that are
+    /// computing.
     pub(crate) fn nudge(&self) {
         self.collect();
         if self.must_enter() {
@@ -368,25 +369,25 @@ impl Uring {
     /// Changes the count of U4. Called under `submission`, so that no other thread changes it
     /// meanwhile.
     fn count_in_ring(&self, change: impl FnOnce(usize) -> usize) {
-        // Release: pairs with the loads of those who do not have the lock.
+        // Release: pairs with the loads of threads that do not hold the lock.
         self.in_ring.store(change(self.in_ring.load(Ordering::Relaxed)), Ordering::Release);
     }
 
     /// Puts the entry of a key in the submission queue. False if there is no room (U4).
     fn queue(&self, submission: &mut Submission, key: u64) -> bool {
-        // Relaxed: it changes under the lock that the caller has.
+        // Relaxed: the count changes only under the lock that the caller holds.
         if self.in_ring.load(Ordering::Relaxed) >= self.in_ring_max {
             return false;
         }
-        // SAFETY: the caller has `submission` locked (U1).
+        // SAFETY: the caller holds the lock `submission` (U1).
         let mut queue = unsafe { self.ring.submission_shared() };
         if queue.is_full() {
             return false;
         }
         let entry = self.entry(submission, key);
-        // SAFETY: the entry refers to buffers of an I/O in the slab, valid until it is delivered
-        // (`Ring::push`), to pieces in the slab, not changed until it is harvested (U3), and to a
-        // file that its store keeps open.
+        // SAFETY: the entry refers to buffers of an I/O in the slab, which stay valid until the I/O
+        // is delivered (`Ring::push`); to pieces in the slab, which do not change until the I/O is
+        // harvested (U3); and to a file that its store keeps open.
         let pushed = unsafe { queue.push(&entry) };
         debug_assert!(pushed.is_ok(), "the queue was not full");
         // Before the kernel can see the entry: `queue` publishes on drop.
@@ -515,7 +516,7 @@ mod tests {
         let buffered = OpenOptions { direct: false, ..OpenOptions::default() };
         let store = Store::open(file.path(), &buffered).unwrap();
         let page = AlignedBytes::new(4096);
-        // Declared after the page that it reads into, so it is dropped first.
+        // Declared after the page that it reads into, so that it is dropped first.
         let uring = match Uring::new(64) {
             Ok(uring) => uring,
             Err(error) => return eprintln!("skipped: no io_uring: {error}"),

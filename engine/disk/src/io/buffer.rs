@@ -1,8 +1,7 @@
 //! The memory that an I/O moves: [`IoBuffer`] is a caller's buffer, [`BufferList`] the buffers of a
 //! pending I/O, and [`AlignedBytes`] owned memory that is aligned for direct I/O. The copies
 //! between buffers and stores in memory are here too, so that `memory.rs` and `sim/` need no
-//! `unsafe`. Not here: the rule that says which party may touch a buffer at which time
-//! (`Ring::push`).
+//! `unsafe`. Not here: the rule that says which party may access a buffer, and when (`Ring::push`).
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -13,8 +12,8 @@ use std::ptr::NonNull;
 /// pages, have it.
 pub(crate) const ALIGNMENT_BYTES: usize = 4096;
 
-/// The most buffers that one system call takes (`IOV_MAX`). The rest of a longer list follows as
-/// after a short transfer.
+/// The most buffers that one system call takes (`IOV_MAX`). Further calls transfer the rest of a
+/// longer list, as after a short transfer.
 pub(crate) const VECTORS_MAX: usize = 1024;
 
 /// The most bytes that one system call moves (`MAX_RW_COUNT`, a multiple of the alignment).

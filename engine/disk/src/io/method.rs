@@ -1,11 +1,12 @@
-//! [`Method`]: how a range of a store is cleared, and the order in which they are tried. Not
-//! here: how an I/O is cut into parts (`io.rs`), who calls the kernel (`uring.rs`, `file.rs`).
+//! [`Method`]: the methods of clearing a range of a store, and the order in which they are tried.
+//! Not here: how an I/O is cut into parts (`io.rs`), the calls to the kernel (`uring.rs`,
+//! `file.rs`).
 //!
-//! The cheapest method comes first; writing zeros, through the same queues as every other I/O,
-//! comes last. If a method fails, the next one is tried; `EINTR`, `EAGAIN` and `ECANCELED` retry
-//! the same method. For example, tmpfs punches holes but cannot zero a range, and a full file
-//! system cannot allocate but may still punch a hole. The I/O fails if the last method fails, or
-//! after 64 attempts without progress.
+//! The cheapest method is tried first, and writing zeros last. Zeros go through the same queues as
+//! every other I/O. If a method fails, the next one is tried; `EINTR`, `EAGAIN` and `ECANCELED`
+//! retry the same method. For example, tmpfs punches holes but cannot zero a range, and a full file
+//! system cannot allocate space but may still punch a hole. The I/O fails if the last method fails,
+//! or after 64 attempts without progress.
 //!
 //! A hole punched in a device is guaranteed to read as zeros. `BLKDISCARD` does not promise that.
 
@@ -18,7 +19,7 @@ use crate::op::Op;
 pub(crate) enum Method {
     /// Frees the space; a hole reads as zeros.
     PunchHole,
-    /// Keeps the space and marks it as zeros.
+    /// Keeps the space allocated and marks it as zeros.
     ZeroRange,
     /// Writes zeros. Also the value for every I/O that does not clear.
     Write,
@@ -34,7 +35,7 @@ impl Method {
         }
     }
 
-    /// Returns the method to try after this one was refused.
+    /// Returns the method to try after this one has failed. None if this was the last one.
     pub(crate) fn next(self, op: Op) -> Option<Method> {
         match (self, op) {
             (Method::PunchHole, Op::Discard) => Some(Method::ZeroRange),
@@ -44,7 +45,8 @@ impl Method {
         }
     }
 
-    /// Returns the flags of the `fallocate` call. None for zeros, which are written.
+    /// Returns the flags of the `fallocate` call. None for [`Method::Write`], which makes no such
+    /// call.
     pub(crate) fn flags(self) -> Option<FallocateFlags> {
         match self {
             Method::PunchHole => Some(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE),

@@ -15,7 +15,7 @@
 //!   wakes one of them.
 //! * R4. The leader sleeps until the kernel posts an entry after the last one that it saw. A thread
 //!   with news that is not such an entry (a wake, a completion from elsewhere) posts a NOP, at most
-//!   one at a time. News stays news while the inbox is not empty or a wake is untaken. A thread
+//!   one at a time. There is news as long as the inbox is not empty or a wake is untaken. A thread
 //!   that consumes the NOP meanwhile posts it again, unless no thread sleeps in the kernel or
 //!   polls.
 //! * R5. A wake is taken by every `wait` that had begun when it was sent or, if there is none, by
@@ -163,7 +163,7 @@ impl RingCore {
                 self.complete(io.token, io.result(store.name()));
             }
             Kind::Sim(sim) => {
-                self.know_disk(&sim.disk);
+                self.remember_disk(&sim.disk);
                 sim.push(self.clone(), io);
                 self.sim_moves();
             }
@@ -230,7 +230,7 @@ impl RingCore {
                 self.files.submit(self);
             }
             for Completed { token, result, store } in batch.into_iter().flatten() {
-                // R2. And before the callback, which may close the store and open it again.
+                // R2. Also before the callback, which may close the store and open it again.
                 drop(store);
                 on_completion(token, result);
             }
@@ -241,7 +241,7 @@ impl RingCore {
         }
     }
 
-    /// See `Ring::wait`. The numbers are those of the protocol above.
+    /// See `Ring::wait`. R3 and R5 are rules of the protocol above.
     pub(crate) fn wait(
         self: &Arc<RingCore>,
         on_completion: &mut dyn FnMut(u64, Result<(), IoError>),
@@ -270,7 +270,8 @@ impl RingCore {
                 continue;
             }
             let sim_news = state.sim_news;
-            // Acquire: pairs with `know_disk`. A push to a disk adds to `sim_news` under the lock.
+            // Acquire: pairs with `remember_disk`. A push to a simulated disk adds to `sim_news`
+            // under the lock.
             if self.has_disks.load(Ordering::Acquire) {
                 drop(state);
                 let stepped = self.step_disks();
@@ -370,7 +371,7 @@ impl RingCore {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    fn know_disk(&self, disk: &SimDisk) {
+    fn remember_disk(&self, disk: &SimDisk) {
         let mut disks = lock(&self.disks);
         if !disks.iter().any(|known| known.is(disk)) {
             disks.push(disk.clone());

@@ -1,5 +1,5 @@
 //! [`State`]: the state of a simulated disk, and the I/O in flight on it. The outcome of an I/O is
-//! decided when it is pushed; two events then apply it, half way and at the end (D1 in `sim.rs`).
+//! decided when it is pushed; two events then apply it, halfway and at the end (D1 in `sim.rs`).
 //! Protects the repeatability of a run: events are ordered by (tick, number), never by address or
 //! hash. Not here: durability (`media.rs`).
 
@@ -46,7 +46,7 @@ impl Digest {
 /// The moment at which a sector of an I/O is read or lands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moment {
-    HalfWay,
+    Halfway,
     End,
     /// The sector has been read or has landed, or never will.
     Past,
@@ -131,17 +131,17 @@ impl State {
         let latency = self.random.within(&self.options.latency_ticks);
         let flights = &mut self.flights;
         let mut end = flights.now_ticks.saturating_add(latency);
-        let mut half_way = flights.now_ticks + self.random.within(&(0..=end - flights.now_ticks));
+        let mut halfway = flights.now_ticks + self.random.within(&(0..=end - flights.now_ticks));
         if !self.options.reorder {
             end = end.max(flights.end_ticks_latest);
-            half_way = end;
+            halfway = end;
         }
         flights.end_ticks_latest = flights.end_ticks_latest.max(end);
 
         let id = flights.number();
-        if flight.moments.contains(&Moment::HalfWay) {
+        if flight.moments.contains(&Moment::Halfway) {
             let number = flights.number();
-            flights.events.insert((half_way, number), (id, false));
+            flights.events.insert((halfway, number), (id, false));
         }
         let number = flights.number();
         flights.events.insert((end, number), (id, true));
@@ -184,7 +184,7 @@ impl State {
                 let is_early = self.random.coin() && reorder;
                 match (happens, is_early) {
                     (false, _) => Moment::Past,
-                    (true, true) => Moment::HalfWay,
+                    (true, true) => Moment::Halfway,
                     (true, false) => Moment::End,
                 }
             })
@@ -204,8 +204,8 @@ impl State {
         self.digest.note("event", "", &[tick, id, is_end.into()]);
         let mut flight = self.flights.flights.remove(&id).expect("an event has a flight");
         if !is_end {
-            self.apply(&flight, Moment::HalfWay);
-            for moment in flight.moments.iter_mut().filter(|moment| **moment == Moment::HalfWay) {
+            self.apply(&flight, Moment::Halfway);
+            for moment in flight.moments.iter_mut().filter(|moment| **moment == Moment::Halfway) {
                 *moment = Moment::Past;
             }
             self.flights.flights.insert(id, flight);

@@ -47,11 +47,11 @@ pub struct SimFaults {
     /// The disk cannot clear a range by itself (EOPNOTSUPP). Then zeros are written, and that write
     /// can fail in its own right.
     pub p_unsupported: f64,
-    /// A sync fails (EIO, D4), also the sync of a change of length (D6).
+    /// A sync fails (EIO, D4). Includes the sync of a change of length (D6).
     pub p_sync_error: f64,
     /// A write that fails, or is in flight at a crash, leaves any subset of its sectors. Without
-    /// this fault, a failed write leaves none, and a write in flight at a crash none or all.
-    /// Default: 1.
+    /// this fault, a failed write leaves none of its sectors, and a write in flight at a crash
+    /// leaves none or all. Default: 1.
     pub p_torn: f64,
     /// A transfer ends early and must be continued.
     pub p_short: f64,
@@ -84,10 +84,10 @@ pub struct SimCounters {
     pub bytes_read: u64,
     /// Bytes moved by writes or cleared by clearings.
     pub bytes_written: u64,
-    /// Attempts that failed by a random fault.
+    /// Attempts that failed because of a random fault.
     pub errors: u64,
     /// Crashes.
     pub crashes: u64,
-    /// Events.
+    /// Events that were applied: the halfway points and ends of attempts.
     pub steps: u64,
 }

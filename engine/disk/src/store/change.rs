@@ -33,7 +33,8 @@ pub enum Change {
 }
 
 impl Change {
-    /// Returns whether an operator has to act. False if the change only undoes an earlier one.
+    /// Returns whether an operator has to act. False for [`Change::Restored`] and
+    /// [`Change::Writable`], which only undo an earlier change.
     pub fn is_alarming(&self) -> bool {
         !matches!(self, Change::Restored | Change::Writable)
     }

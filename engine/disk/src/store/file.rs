@@ -22,7 +22,7 @@ use crate::store::sys;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// The length of the tail unit: the kernel's page, so that no page of the tail in the kernel's page
-/// cache overlaps bytes that go directly.
+/// cache overlaps bytes that direct I/O moves.
 pub(crate) const TAIL_UNIT_BYTES: u64 = 4096;
 
 /// The largest logical block, in bytes, that pages of 4096 bytes can be served from.
@@ -381,8 +381,8 @@ fn refusal(path: &Path, step: &'static str, source: io::Error) -> OpenError {
     }
 }
 
-/// Returns the smallest block that a direct read accepts, in bytes, for kernels that do not tell. A
-/// file too short to try 512 gets 4096, which every file system with direct I/O accepts.
+/// Returns the smallest block that a direct read accepts, in bytes, for kernels that do not report
+/// it. A file too short to try 512 gets 4096, which every file system with direct I/O accepts.
 fn probe_block_bytes(direct: &File, len_bytes: u64) -> Option<u32> {
     let memory = AlignedBytes::new(BLOCK_BYTES_MAX as usize);
     let reads = |bytes: usize, offset| {

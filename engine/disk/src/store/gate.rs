@@ -19,8 +19,9 @@
 //!   kernel's page cache.
 //! * L5. The change sets the file's length and publishes it. If L4 fails, the old length stays. If
 //!   L5 fails, the store takes the length that the file has.
-//! * L6. The change writes and drops the new tail unit, whose rest the kernel zeroed in its cache,
-//!   and opens the gate. If that fails, the change fails, and the new length stays.
+//! * L6. The change writes and drops the new tail unit, whose bytes past the end the kernel has
+//!   zeroed in its page cache, and opens the gate. If the write fails, the change fails, and the
+//!   new length stays.
 
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ struct Shard {
 pub(crate) struct Gate {
     shards: [Shard; SHARDS],
     closed: AtomicBool,
-    /// Held throughout a change, so that there is one at a time.
+    /// Held throughout a change, so that there is only one change at a time.
     changing: Mutex<()>,
     sleep: Mutex<()>,
     moved: Condvar,

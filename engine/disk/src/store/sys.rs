@@ -53,16 +53,16 @@ pub(crate) fn write_at(file: &File, pieces: &[IoBuffer], offset: u64) -> Result<
     count(unsafe { libc::pwritev(fd, pieces.as_ptr().cast(), pieces.len() as libc::c_int, at) })
 }
 
-/// Makes what was written to a file durable. Through libc, as reads and writes: libraries that are
-/// preloaded to inject faults see all three.
+/// Makes all data written to a file durable. Calls libc, as reads and writes do, so that a library
+/// preloaded to inject faults intercepts all three.
 pub(crate) fn sync(file: &File) -> Result<(), i32> {
     // SAFETY: the descriptor is open; no memory is passed.
     done(unsafe { libc::fdatasync(file.as_raw_fd()) })
 }
 
 /// Returns the alignment in bytes that direct I/O on this file needs for offsets (`statx`, Linux
-/// 6.1). `Some(0)` means that the file has no direct I/O, or none for our buffers; `None` that this
-/// kernel or file system does not tell.
+/// 6.1). `Some(0)` means that the file has no direct I/O, or none for our buffers; `None` means
+/// that this kernel or file system does not report the alignment.
 pub(crate) fn direct_align_bytes(file: &File) -> Option<u32> {
     let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     if found.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
