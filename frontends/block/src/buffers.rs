@@ -1,11 +1,11 @@
 //! [`Buffers`]: the buffers of one connection. One is its reserve, the others are borrowed from the
 //! cache while the cache has memory.
 //!
-//! - All connections of a server borrow from one account, its [`Loans`]. The account leaves every
-//!   client that may still connect the memory that it needs, so a client that borrows and reads no
+//! - All connections of a server borrow from one account, its [`Loans`]. The account leaves enough
+//!   memory for every client that may still connect, so a client that borrows buffers and reads no
 //!   replies keeps no other client out.
-//! - A connection takes its reserve when it is accepted and never shares it. So it can always make
-//!   progress, however much memory other connections hold.
+//! - A connection takes its reserve when it is accepted and never shares it. The connection can
+//!   therefore always make progress, however much memory other connections hold.
 //! - All other buffers are borrowed for one piece each. A piece that is written or sent returns its
 //!   buffer. While memory is ample, the connection keeps up to `kept_max_bytes` of returned buffers
 //!   for its next requests, because the cache zeroes every buffer that it hands out. The rest goes
@@ -21,10 +21,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// The alignment and the granule of borrowed buffers, in bytes: the smallest page of a cache.
 const GRANULE_BYTES: usize = 4096;
 
-/// The account of a server: the bytes that its connections may borrow together, and have borrowed.
+/// The account of a server: the bytes that all its connections together may borrow, and the bytes
+/// that they have borrowed.
 pub struct Loans {
     max_bytes: usize,
-    // Relaxed: only the sum matters, and nothing is published by it.
+    // Relaxed: only the sum matters; it publishes no other data.
     lent_bytes: AtomicUsize,
 }
 
@@ -34,8 +35,9 @@ impl Loans {
     }
 
     /// Lends `bytes` to a connection that has borrowed `own_bytes`. Returns false if the connection
-    /// would then have borrowed more than three times the bytes that are left. So a single
-    /// connection gets three quarters of all, a second one three quarters of the rest, and so on.
+    /// would then have borrowed more than three times the bytes that are left. A single connection
+    /// thus gets up to three quarters of the account, a second one up to three quarters of the
+    /// rest, and so on.
     fn lend(&self, own_bytes: usize, bytes: usize) -> bool {
         let lent = self.lent_bytes.fetch_update(Relaxed, Relaxed, |lent| {
             let left_bytes = self.max_bytes.checked_sub(lent + bytes)?;
@@ -177,7 +179,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // Buffers that were not returned end with the connection.
+        // Buffers that were not returned are freed with the connection.
         self.loans.take_back(self.borrowed_bytes);
     }
 }

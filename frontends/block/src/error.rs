@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// The server cannot work with these limits.
     Limits {
-        /// The first wrong limit, and its bound.
+        /// The first wrong limit, and the bound that it breaks.
         reason: String,
     },
 }

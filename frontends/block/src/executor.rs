@@ -4,7 +4,8 @@
 //! piece by piece. The scarce resource is memory, so buffers are given out in the order of arrival:
 //!
 //! - **E1** Only the oldest read that lacks buffers gets any, and a write gets one only while no
-//!   read lacks any. So the request that holds the reserve never waits for a younger request.
+//!   read lacks any. The request that holds the reserve therefore never waits for a younger
+//!   request.
 //! - **E2** A contiguous read keeps its pieces until it has all of them. Suppose it is the oldest
 //!   read that lacks a buffer, none of its pieces is in the engine, and it holds the reserve. Then
 //!   no buffer is certain to return to it, so it *streams*: it delivers the pieces that it has, and
@@ -27,9 +28,9 @@ use std::time::Duration;
 /// The most operations of one batch: enough for the engine to overlap their cache misses.
 const BATCH_MAX: usize = 32;
 
-/// The most bytes of reads that are submitted before replies are sent. Bytes that were copied out
-/// of the cache are then still in the processor's cache when the socket copies them again, and the
-/// client reads the first replies while the next ones are prepared.
+/// The most bytes of reads that are submitted before replies are sent. This keeps the bytes that
+/// were copied out of the cache in the processor's cache until the socket copies them again, and
+/// lets the client read the first replies while the server prepares the next ones.
 pub(crate) const BATCH_READ_BYTES: usize = 256 << 10;
 
 /// A request between its start and its last event.
@@ -43,11 +44,12 @@ struct Running {
     delivered_bytes: u32,
     /// The number of operations in the batch or the engine.
     operations: u32,
-    /// A durable write arrived in several pieces, and one sync of its range must make them durable.
+    /// A durable write arrives in several pieces, and one sync of its range must make them durable.
     owes_sync: bool,
     /// The first error, and its distance from the start of the request in bytes.
     failure: Option<(Cause, u32)>,
-    /// No further byte will be issued: the request ends with its last operation.
+    /// No further operation will be issued for bytes of the request: it ends with its last
+    /// operation.
     issued: bool,
 }
 
@@ -122,7 +124,7 @@ impl Executor {
     }
 
     /// Frees the buffers that are kept for the next requests.
-    pub fn rest(&mut self) {
+    pub fn release_buffers(&mut self) {
         self.requests.buffers.release();
     }
 
@@ -149,14 +151,15 @@ impl Executor {
         self.submit_full_batch();
     }
 
-    /// Starts a write; its bytes follow in pieces, and `write_end` after the last.
+    /// Starts a write. Its bytes follow in pieces (`write_piece`), and `write_end` follows the last
+    /// piece.
     pub fn start_write(&mut self, request: Request) -> RequestId {
         debug_assert_eq!(request.verb, Verb::Write);
         self.requests.open(request)
     }
 
-    /// A buffer for the next `want_bytes` of a write or the first part of them; None: ask again
-    /// after an event.
+    /// Returns a buffer for the next `want_bytes` of a write, or for the first part of them. None
+    /// if memory is short: ask again after an event.
     pub fn write_buffer(&mut self, id: RequestId, want_bytes: u32) -> Option<Buffer> {
         if !self.requests.lacking.is_empty() {
             return None;
@@ -164,12 +167,15 @@ impl Executor {
         self.requests.buffers.take(want_bytes as usize, id)
     }
 
-    /// Writes `buffer[..len_bytes]` behind the pieces that came before.
+    /// Writes `buffer[..len_bytes]`, the next piece of the write.
     pub fn write_piece(&mut self, id: RequestId, buffer: Buffer, len_bytes: u32) {
         let running = self.requests.get(id);
         let (request, at) = (running.request, running.issued_bytes);
         running.issued_bytes += len_bytes;
-        assert!(running.issued_bytes <= request.len_bytes, "a write has no more bytes than it said");
+        assert!(
+            running.issued_bytes <= request.len_bytes,
+            "a write has no more bytes than its request announced"
+        );
         let offset = request.offset_bytes + u64::from(at);
         let durable = request.durable && len_bytes == request.len_bytes;
         running.owes_sync = request.durable && !durable;
@@ -177,13 +183,13 @@ impl Executor {
         self.submit_full_batch();
     }
 
-    /// Whether a piece failed already, so that the bytes that are still to come are of no use.
+    /// Returns whether a piece has failed. The remaining bytes of the write are then useless.
     pub fn write_failed(&self, id: RequestId) -> bool {
         self.requests.running[usize::from(id.0)].as_ref().is_some_and(|running| running.failure.is_some())
     }
 
-    /// No more bytes of this write will come: all were handed over, or the client is gone, or a
-    /// piece failed.
+    /// Ends the input of a write: all bytes were handed over, the client has left, or a piece has
+    /// failed.
     pub fn write_end(&mut self, id: RequestId, sink: Sink<'_>) {
         let running = self.requests.get(id);
         running.issued = true;

@@ -1,8 +1,8 @@
 //! [`Export`]: an object that the server offers, and the counts of its requests.
 //!
 //! Each connection counts in cache lines of its own, which only its thread writes ([`Counts`]). A
-//! reader adds up the counts of all connections. So counting a request takes no locked instruction,
-//! and no connection waits for the cache lines of another.
+//! reader adds up the counts of all connections. Counting a request therefore takes no locked
+//! instruction, and no connection waits for the cache lines of another.
 
 use crate::error::Error;
 use crate::limits::NAME_MAX_BYTES;
@@ -67,7 +67,7 @@ pub struct ExportStat {
     pub name: String,
     /// The number of clients in transmission now.
     pub connections: u64,
-    /// The number of requests that are received and not answered.
+    /// The number of requests that were received and are not answered yet.
     pub in_flight: u64,
     /// The numbers of answered requests by kind, in the order of [`Kind::ALL`].
     pub requests: [u64; Kind::ALL.len()],
@@ -151,9 +151,9 @@ pub(crate) struct Served {
 /// The connections of an export.
 #[derive(Default)]
 struct Visitors {
-    present: Vec<Arc<Counts>>,
+    live: Vec<Arc<Counts>>,
     /// The sums of the connections that have ended.
-    left: ExportStat,
+    ended: ExportStat,
 }
 
 impl Served {
@@ -161,18 +161,18 @@ impl Served {
         self.export.read_only || self.export.object.read_only()
     }
 
-    /// Counts a connection until the visit is dropped.
+    /// Registers a connection, with counts of its own, until the visit is dropped.
     pub fn visit(self: &Arc<Self>) -> Visit {
         let counts = Arc::<Counts>::default();
-        self.visitors().present.push(counts.clone());
+        self.visitors().live.push(counts.clone());
         Visit { served: self.clone(), counts }
     }
 
     pub fn stat(&self) -> ExportStat {
         let visitors = self.visitors();
-        let connections = visitors.present.len() as u64;
-        let mut stat = ExportStat { name: self.export.name.clone(), connections, ..visitors.left.clone() };
-        visitors.present.iter().for_each(|counts| stat.add(counts));
+        let connections = visitors.live.len() as u64;
+        let mut stat = ExportStat { name: self.export.name.clone(), connections, ..visitors.ended.clone() };
+        visitors.live.iter().for_each(|counts| stat.add(counts));
         stat
     }
 
@@ -190,10 +190,10 @@ pub(crate) struct Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         let mut visitors = self.served.visitors();
-        visitors.present.retain(|counts| !Arc::ptr_eq(counts, &self.counts));
-        visitors.left.add(&self.counts);
+        visitors.live.retain(|counts| !Arc::ptr_eq(counts, &self.counts));
+        visitors.ended.add(&self.counts);
         // Its unanswered requests are no longer in flight.
-        visitors.left.in_flight = 0;
+        visitors.ended.in_flight = 0;
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`Journal`]: the warnings of a server about its clients, at a bounded rate. A hostile client can
-//! cause any number of errors, and still only [`LINES_MAX`] lines per [`WINDOW`].
+//! cause any number of errors, but all clients together cause only [`LINES_MAX`] warnings per
+//! [`WINDOW`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -11,24 +11,24 @@ use std::time::Duration;
 /// client of a unix socket has not read.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The most clients at a time, also bounded by [`room`](Limits::room). Further clients are
-    /// disconnected. Default: 64.
+    /// The most clients that are connected at a time. [`room`](Limits::room) bounds it too. Further
+    /// clients are disconnected. Default: 64.
     pub connections_max: usize,
-    /// The time within which a client must enter transmission, however slowly it sends. Default:
-    /// 10 s.
+    /// The time that a client has to complete the handshake, however slowly it sends. Default: 10
+    /// s.
     pub handshake_time: Duration,
     /// The time that a client gets to read its last replies after its goodbye, or after it closed
     /// its sending side. Default: 10 s.
     pub goodbye_time: Duration,
-    /// The most options of one handshake. More end the connection. Default: 256.
+    /// The most options of one handshake. A further option ends the connection. Default: 256.
     pub options_max: u32,
-    /// The longest data of one option. Longer data end the connection, and data longer than
-    /// `input_bytes` are answered with an error. Default: 64 KiB.
+    /// The longest data of one option. Longer data end the connection. Data within this limit but
+    /// longer than `input_bytes` are answered with an error. Default: 64 KiB.
     pub option_max_bytes: u32,
     /// The longest read or write. Default: 32 MiB.
     pub payload_max_bytes: u32,
     /// The most requests in flight per connection, including those whose replies the client has not
-    /// read. At this limit the client's socket is not read. Default: 128.
+    /// read. At this limit, the server does not read the client's socket. Default: 128.
     pub requests_max: usize,
     /// The length of a connection's buffer for requests and small payloads, charged to the cache.
     /// Default: 16 KiB.
@@ -38,12 +38,12 @@ pub struct Limits {
     pub reserve_bytes: usize,
     /// The longest buffer that a connection borrows from the cache. Default: 256 KiB.
     pub piece_max_bytes: usize,
-    /// The most bytes that a connection borrows from the cache. A longer simple reply may begin
-    /// before all of its bytes are read; a later error can then only end the connection. Default:
-    /// 4 MiB.
+    /// The most bytes that a connection borrows from the cache. A simple reply that is longer may
+    /// begin before all of its bytes are read. If the read then fails, the server can only end the
+    /// connection. Default: 4 MiB.
     pub borrowed_max_bytes: usize,
-    /// Allows TCP addresses other than loopback. NBD without TLS protects neither data nor access.
-    /// Default: false.
+    /// Allows TCP addresses other than loopback. NBD without TLS neither encrypts data nor
+    /// authenticates clients. Default: false.
     pub tcp_remote: bool,
     /// The file mode of unix sockets. Default: 0600.
     pub unix_mode: u32,
@@ -92,14 +92,14 @@ impl Limits {
         buffers as u64 + Queue::CHARGED_BYTES
     }
 
-    /// Returns the number of clients that the cache has memory for, in three quarters of the free
-    /// part of its buffer share.
+    /// Returns the number of clients whose memory fits in three quarters of the cache's free buffer
+    /// share.
     pub fn room(&self, cache: &Cache) -> usize {
         (left_bytes(cache) / 4 * 3 / self.connection_bytes()) as usize
     }
 
-    /// Returns the bytes that are left for loans beside this number of connections. An eighth of
-    /// the free buffer share stays for other callers: control clients, the cleaner.
+    /// Returns the bytes that are left for loans after this number of connections has its memory.
+    /// An eighth of the free buffer share stays for other callers: control clients, the cleaner.
     pub(crate) fn lendable_bytes(&self, cache: &Cache, connections: usize) -> usize {
         let left = left_bytes(cache) / 8 * 7;
         left.saturating_sub(connections as u64 * self.connection_bytes()) as usize
@@ -125,7 +125,7 @@ impl Limits {
             (self.reserve_bytes >= 4096, "reserve_bytes is less than 4096"),
             (self.piece_max_bytes >= 4096, "piece_max_bytes is less than 4096"),
             (self.payload_max_bytes >= 4096, "payload_max_bytes is less than 4096"),
-            (self.unix_mode & !0o777 == 0, "unix_mode has bits beside 0777"),
+            (self.unix_mode & !0o777 == 0, "unix_mode has bits outside 0777"),
         ];
         match checks.into_iter().find(|(holds, _)| !holds) {
             Some((_, wrong)) => Err(Error::Limits { reason: wrong.into() }),

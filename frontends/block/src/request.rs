@@ -1,5 +1,5 @@
-//! The neutral request: [`Request`]s go to the executor, [`Event`]s come back, and neither belongs
-//! to any protocol.
+//! Requests and results that belong to no protocol: [`Request`]s go to the executor, and [`Event`]s
+//! come back.
 //!
 //! NBD, vhost-user and ublk request the same operations; they differ in how bytes and errors
 //! travel. A protocol turns its messages into requests, gives them to an `Executor`, and turns the
@@ -11,15 +11,15 @@ use octavo::Buffer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Reads bytes of the object. A contiguous read delivers its pieces in ascending order, and
-    /// only when all are read or no more memory is available. Any other read delivers each piece as
-    /// soon as it is read.
+    /// begins only when all pieces are read or no more memory is available. Any other read delivers
+    /// each piece as soon as that piece is read.
     Read {
         /// Delivers the pieces in ascending order.
         contiguous: bool,
     },
     /// Writes bytes to the object.
     Write,
-    /// Makes every write that ended before durable.
+    /// Makes every write that has already ended durable.
     Flush,
     /// Makes the range read as zeros. The client no longer needs its content.
     Discard,
@@ -130,9 +130,9 @@ pub enum Event {
         len_bytes: u32,
         /// The request has succeeded, and no other event follows.
         last: bool,
-        /// Every byte of the read is in memory, so no error can follow. False for all pieces except
-        /// the last one, if the read is not contiguous, or is contiguous and longer than the memory
-        /// that it got.
+        /// Every byte of the read is in memory, so no error can follow. False for every piece
+        /// except the last one of a read that is not contiguous, and for the pieces that a
+        /// contiguous read delivers before its last piece is read.
         whole: bool,
     },
     /// The request has ended.

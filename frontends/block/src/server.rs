@@ -1,8 +1,8 @@
 //! [`Server`]: listeners, the threads of connections, and shutdown.
 //!
-//! One thread per listener waits in `accept`, and one thread per connection serves it. An idle
-//! server runs no thread. The server knows a connection from its accept until its thread has freed
-//! everything.
+//! One thread per listener waits in `accept`, and one thread per connection serves it. In an idle
+//! server, all threads sleep. The server knows a connection from its accept until its thread has
+//! freed everything.
 
 use crate::address::Address;
 use crate::buffers::Loans;
@@ -28,8 +28,8 @@ const STACK_BYTES: usize = 512 << 10;
 /// helps.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// The time that threads get to end after their sockets are shut down. Only a hung I/O takes
-/// longer.
+/// The time that threads get to end after their sockets are shut down. Only a thread whose I/O
+/// hangs takes longer.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
 /// A running server. Dropping it is a [`shutdown`](Server::shutdown) without grace.
@@ -47,7 +47,7 @@ struct Shared {
     stopping: Arc<AtomicBool>,
     connections: Mutex<Connections>,
     /// Notified when a connection has ended.
-    left: Condvar,
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -57,9 +57,9 @@ struct Connections {
 }
 
 impl Server {
-    /// Starts a server that serves the exports at all addresses. If it fails, it listens at none.
-    /// If the cache has memory for fewer clients than `connections_max`, that limit is lowered,
-    /// with a line in the log.
+    /// Starts a server that serves the exports at all addresses. If this fails, the server listens
+    /// at none of them. If the cache has memory for fewer clients than `connections_max`, that
+    /// limit is lowered, with a line in the log.
     ///
     /// # Errors
     /// - [`Error::Limits`]: the server cannot work with these limits.
@@ -101,7 +101,7 @@ impl Server {
             journal: Journal::default(),
             stopping: Arc::default(),
             connections: Mutex::default(),
-            left: Condvar::new(),
+            ended: Condvar::new(),
         });
         let mut server = Server { shared: shared.clone(), acceptors: Vec::new() };
         for listener in listeners {
@@ -142,7 +142,7 @@ impl Server {
                 Err(error) => log::warn!("nbd: {}: cannot close the listener: {error}", listener.address),
             }
         }
-        // A thread that waits for its client sees the end of the stream, a busy one sees
+        // A thread that waits for its client sees the end of the stream. A busy thread sees
         // `stopping`.
         for connection in self.shared.connections().live.values().filter(|connection| !connection.busy()) {
             connection.socket.shutdown(Shutdown::Read);
@@ -153,7 +153,9 @@ impl Server {
         }
         match self.shared.wait_until_empty(LAST_GRACE) {
             0 => {}
-            left => log::warn!("nbd: {left} connections still wait for I/O of their store; they end with it"),
+            left => log::warn!(
+                "nbd: {left} connections still wait for I/O of their store; each ends when its I/O completes"
+            ),
         }
     }
 }
@@ -187,7 +189,8 @@ impl Shared {
         self.connections.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits until no connection is left, or `time` has passed. Returns the number that is left.
+    /// Waits until no connection is left, or `time` has passed. Returns the number of connections
+    /// that are left.
     fn wait_until_empty(&self, time: Duration) -> usize {
         let until = Instant::now() + time;
         let mut connections = self.connections();
@@ -196,7 +199,7 @@ impl Shared {
             if left.is_zero() {
                 break;
             }
-            let waited = self.left.wait_timeout(connections, left);
+            let waited = self.ended.wait_timeout(connections, left);
             connections = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         }
         connections.live.len()
@@ -221,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Gives a client its memory and its thread, or disconnects it.
+    /// Gives a client its memory and its thread, or disconnects the client.
     fn welcome(self: &Arc<Self>, socket: Socket, client: String) {
         let mut connections = self.connections();
         connections.accepted += 1;
@@ -282,6 +285,6 @@ impl Drop for Presence {
     fn drop(&mut self) {
         let removed = self.shared.connections().live.remove(&self.number);
         drop(removed);
-        self.shared.left.notify_all();
+        self.shared.ended.notify_all();
     }
 }

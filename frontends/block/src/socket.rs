@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The bytes of replies that a unix socket takes before its client reads them; Linux accounts for
-/// twice as much. With the default of Linux it takes three replies of 64 KiB, and becomes writable
-/// again when the client has read most of them, so server and client would work in turns.
+/// The bytes of replies that a unix socket holds before its client reads them; Linux accounts for
+/// twice as much. With the default of Linux, a socket holds three replies of 64 KiB, and becomes
+/// writable again only when the client has read most of them: server and client would take turns
+/// instead of working at the same time.
 const SEND_BUFFER_BYTES: usize = 512 << 10;
 
 /// The longest sleep in a read. A connection that has slept this long frees the memory that it does
@@ -69,7 +70,7 @@ impl SocketPath {
 impl Drop for SocketPath {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|found| found == self.made) {
-            // It may fail if another process has just removed the path, which is fine.
+            // The removal fails if another process has just removed the path, which is fine.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -118,14 +119,14 @@ impl Listener {
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
                 stream.set_read_timeout(Some(SLEEP_MAX))?;
-                // It fails if the client has left already, which its thread will find out.
+                // This fails if the client has already left; the connection's thread notices that.
                 let _ = stream.set_nodelay(true);
                 Ok((Socket(stream.into()), format!("tcp:{peer}")))
             }
         }
     }
 
-    /// Makes a blocked `accept` of another thread, and every later one, return.
+    /// Makes an `accept` that blocks in another thread, and every later one, fail.
     pub fn close(&self) -> io::Result<()> {
         let fd = match &self.kind {
             Kind::Unix(listener, _) => listener.as_fd(),
@@ -136,8 +137,8 @@ impl Listener {
     }
 }
 
-/// Listens at a path that appears only when the socket is ready and has its mode. So a client that
-/// finds the socket is accepted, and a client without permission can never connect.
+/// Listens at a path that appears only when the socket is ready and has its mode. A client that
+/// finds the socket is therefore accepted, and a client without permission can never connect.
 fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
     // Gives each socket of each process a name of its own.
     static MADE: AtomicU64 = AtomicU64::new(0);
@@ -204,7 +205,7 @@ impl Socket {
 
     /// Shuts down one or both directions, and wakes the thread that waits for the socket.
     pub fn shutdown(&self, how: Shutdown) {
-        // It fails only if the client has left already.
+        // This fails only if the client has already left.
         let _ = net::shutdown(&self.0, how);
     }
 }

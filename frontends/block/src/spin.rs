@@ -11,7 +11,7 @@
 //! - Being preempted counts as a failure: another thread, perhaps the client, needed the processor.
 //! - At most half of the processors spin at a time, and none if there is only one.
 //!
-//! So an idle connection spins once and then sleeps.
+//! An idle connection therefore spins once and then sleeps.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 /// The longest busy wait: enough for a client to wake up and process a reply of 64 KiB.
 pub const SPIN_MAX: Duration = Duration::from_micros(100);
 
-/// The longest time between two looks of a thread that was not preempted. A look takes about 1 µs.
+/// The longest time between two looks. If more time has passed, the thread was preempted. A look
+/// takes about 1 µs.
 pub const GAP_MAX: Duration = Duration::from_micros(40);
 
 /// The most waits that sleep at once after a failure.

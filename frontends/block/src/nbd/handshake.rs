@@ -1,7 +1,8 @@
 //! The handshake: from the greeting to the choice of an export.
 //!
-//! The server supports fixed newstyle only, and no TLS. `Negotiation::answer` decides and never
-//! touches the socket. `negotiate` moves the bytes, one option at a time, within `handshake_time`.
+//! The server supports fixed newstyle only, and no TLS. `Negotiation::answer` decides on the
+//! replies and never touches the socket. `negotiate` receives the options, one at a time, and sends
+//! the replies, all within `handshake_time`.
 
 use super::connection::{Connection, Hangup};
 use super::input::Input;
@@ -36,16 +37,12 @@ pub fn negotiate(
 ) -> Result<Agreement, Hangup> {
     let mut link = Link { connection, queue, input, deadline: Instant::now() + limits.handshake_time };
     link.send(&wire::greeting())?;
-    let flags = link.take().and_then(|flags| {
+    let no_zeroes = link.take().and_then(|flags| {
         wire::decode_client_flags(flags)
             .ok_or(Hangup::Protocol("the client set a flag that the server did not offer"))
     })?;
-    let mut negotiation = Negotiation {
-        exports,
-        no_zeroes: flags,
-        structured: false,
-        payload_max_bytes: limits.payload_max_bytes,
-    };
+    let mut negotiation =
+        Negotiation { exports, no_zeroes, structured: false, payload_max_bytes: limits.payload_max_bytes };
     for _ in 0..limits.options_max {
         let header: [u8; OPTION_HEADER_BYTES] = link.take()?;
         let (option, len_bytes) =
@@ -267,8 +264,8 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// Waits until the socket is ready, and fails once the deadline has passed, however often the
-    /// socket was ready before.
+    /// Waits until the socket is ready. Fails once the deadline has passed, even if the socket was
+    /// ready before that.
     fn wait(&mut self, interest: Interest) -> Result<(), Hangup> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

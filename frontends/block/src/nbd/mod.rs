@@ -1,8 +1,8 @@
 //! The NBD protocol: [`serve`] runs one connection, from its greeting to its end.
 //!
-//! Written after the protocol document (doc/proto.md of NetworkBlockDevice/nbd). `wire` encodes and
-//! decodes messages, `handshake` negotiates an export, `transmission` serves it, `outgoing` sends
-//! the replies, `input` holds received bytes. Not here: listeners and threads (`server.rs`).
+//! The reference is the protocol document (doc/proto.md of NetworkBlockDevice/nbd). `wire` encodes
+//! and decodes messages, `handshake` negotiates an export, `transmission` serves it, `outgoing`
+//! sends the replies, `input` holds received bytes. Not here: listeners and threads (`server.rs`).
 
 pub(crate) mod connection;
 mod handshake;
@@ -32,7 +32,7 @@ pub(crate) struct Memory {
     pub input: Buffer,
     /// The reserve of [`Buffers`].
     pub reserve: Buffer,
-    /// The account for further buffers.
+    /// The account that further buffers are borrowed from.
     pub loans: Arc<Loans>,
 }
 

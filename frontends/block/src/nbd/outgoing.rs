@@ -2,8 +2,8 @@
 //!
 //! Most messages are whole: a header, and the bytes of one buffer or none. A contiguous read (a
 //! simple reply, or a structured one with DF) is one message on the wire for several buffers. If
-//! its header is sent before all of its bytes are read, the read streams: messages of other
-//! requests wait behind it until it is complete. If the read then fails, a structured reply is
+//! its header is queued before all of its bytes are read, the read streams: messages of other
+//! requests wait until this message is complete. If the read then fails, a structured reply is
 //! padded with zeros and an error chunk follows. A simple reply has no place for an error, and the
 //! protocol asks the server to hang up.
 
@@ -57,7 +57,7 @@ struct Stream {
 pub struct Outgoing {
     structured: bool,
     messages: VecDeque<Message>,
-    /// The bytes of the first message that are sent.
+    /// The number of bytes of the first message that are already sent.
     sent_bytes: usize,
     stream: Option<Stream>,
     /// The messages that wait for the end of the streaming read.
@@ -84,7 +84,7 @@ impl Outgoing {
         }
     }
 
-    /// Returns the number of messages that are not wholly sent.
+    /// Returns the number of messages that are not completely sent.
     pub fn unsent(&self) -> usize {
         self.messages.len() + self.behind.len()
     }

@@ -9,14 +9,15 @@
 //! 4. read the socket, if there is space for its bytes.
 //!
 //! Only a turn in which nothing happened is followed by a wait, for a completion or for the socket.
-//! So a wait misses no event. A client that reads no replies delays neither the engine nor another
-//! client: its own requests in flight reach their maximum, and its socket is no longer read.
+//! A wait therefore misses no event. A client that reads no replies delays neither the engine nor
+//! another client: its own requests in flight reach their maximum, and its socket is no longer
+//! read.
 //!
-//! A connection with nothing in the engine and nothing to send can be woken by its client only. It
-//! waits in the read itself, so a request whose pages are resident takes two system calls: its
-//! read, and the write of its reply. Before that read it spins briefly, if the client sends one
-//! request at a time (`spin.rs`). After a silence it frees the memory that it keeps for the next
-//! requests, and polls. All other waits are polls too.
+//! A connection with nothing in the engine and nothing to send can be woken only by its client or
+//! by a shutdown. It waits in the read itself, so a request whose pages are resident takes two
+//! system calls: its read, and the write of its reply. Before that read it spins briefly, if the
+//! client sends one request at a time (`spin.rs`). After a silence it frees the memory that it
+//! keeps for the next requests, and polls. All other waits are polls too.
 
 use super::connection::{Connection, Hangup};
 use super::handshake::Agreement;
@@ -35,15 +36,15 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The number of waits in a row with one request each, after which the connection assumes that the
-/// client has one request in flight at a time.
+/// The number of consecutive waits, with at most one request each, after which the connection
+/// assumes that the client has one request in flight at a time.
 const LONE_MIN: u32 = 8;
 
 /// The meaning of the next byte of input.
 enum Incoming {
     /// The first byte of a request.
     Header,
-    /// A byte of a write, of which `left_bytes` follow the last complete piece.
+    /// A byte of a write. `left_bytes` bytes of the write follow its last complete piece.
     Payload { id: RequestId, left_bytes: u32, buffer: Option<Filling> },
     /// A byte of a write that failed or was refused.
     Discarded { left_bytes: u32 },
@@ -80,7 +81,8 @@ pub struct Transmission<'a> {
     silent: bool,
     /// The number of requests since the last wait.
     arrived: usize,
-    /// The number of latest waits in a row with at most one request each.
+    /// The number of consecutive waits, up to the latest one, before each of which at most one
+    /// request arrived.
     lone: u32,
     spin: Spin,
     /// Set after the goodbye: no more input is read, and replies may be sent until this time.
@@ -167,8 +169,8 @@ impl<'a> Transmission<'a> {
         let fd = self.connection.socket.as_fd();
         let ready = self.executor.wait(fd, interest, timeout, &mut |event| outgoing.event(event));
         self.readable |= ready.readable;
-        // A socket that is ready without being asked has hung up, and the next write returns the
-        // reason.
+        // A socket that is reported as readable although the wait did not ask for that has hung up.
+        // The next write returns the reason.
         let hung_up = ready.readable && !interest.readable;
         self.outgoing.blocked &= !(ready.writable || hung_up);
         Ok(())
@@ -176,8 +178,8 @@ impl<'a> Transmission<'a> {
 
     /// Waits for bytes. A shutdown of the socket ends this wait, as it ends a poll (S1).
     fn wait_for_client(&mut self) -> Result<(), Hangup> {
-        // With several requests in flight, a sleep gathers the next ones, and there is no round
-        // trip to shorten.
+        // With several requests in flight there is no round trip to shorten, and the next requests
+        // accumulate during a sleep.
         if self.lone >= LONE_MIN {
             let mut spin = std::mem::take(&mut self.spin);
             let found = spin.wait(Instant::now, || match self.receive(Patience::None) {
@@ -190,7 +192,7 @@ impl<'a> Transmission<'a> {
             }
         }
         if !self.receive(Patience::Some)? {
-            self.executor.rest();
+            self.executor.release_buffers();
             self.silent = true;
         }
         Ok(())
@@ -252,7 +254,8 @@ impl<'a> Transmission<'a> {
         }
     }
 
-    /// Parses input, as far as there is space for its requests. Returns whether it parsed anything.
+    /// Parses input until it is used up, or until a request or its payload has to wait for space.
+    /// Returns whether it parsed anything.
     fn parse(&mut self) -> Result<bool, Hangup> {
         let mut any = false;
         while self.goodbye.is_none() && self.step()? {
@@ -261,7 +264,8 @@ impl<'a> Transmission<'a> {
         Ok(any)
     }
 
-    /// Parses one request, one piece of payload, or discarded bytes. Returns whether it could.
+    /// Parses one request, one piece of payload, or discarded bytes. Returns whether it parsed
+    /// anything.
     fn step(&mut self) -> Result<bool, Hangup> {
         match self.incoming {
             Incoming::Header if self.full() => Ok(false),
@@ -285,7 +289,7 @@ impl<'a> Transmission<'a> {
         }
     }
 
-    /// Advances a write by one step. Returns whether it could.
+    /// Advances a write by one step. Returns whether anything happened.
     fn payload(&mut self) -> bool {
         let Incoming::Payload { id, left_bytes, buffer } = &mut self.incoming else { return false };
         let id = *id;
