@@ -1,22 +1,22 @@
-//! Runs cargo and other programs, and says where builds with other flags lie.
+//! Runs cargo and other programs, and knows the target folders of builds with other flags.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::step::Outcome;
 
-/// Runs cargo in the repository's root with more environment.
+/// Runs cargo in the repository's root with additional environment variables.
 pub fn cargo(root: &Path, arguments: &[&str], environment: &[(&str, String)]) -> Outcome {
     match command(root, arguments, environment).status() {
         Ok(status) if status.success() => Outcome::Passed,
         Ok(status) => Outcome::Failed(format!("cargo {}: {status}", arguments.join(" "))),
-        Err(error) => Outcome::Failed(format!("cargo cannot be run: {error}")),
+        Err(error) => Outcome::Failed(format!("cannot run cargo: {error}")),
     }
 }
 
-/// A cargo that has not been started yet.
+/// A cargo command that has not been started yet.
 pub fn command(root: &Path, arguments: &[&str], environment: &[(&str, String)]) -> Command {
-    // `cargo` and not $CARGO, which is this toolchain's: miri needs another one.
+    // `cargo` and not $CARGO, which belongs to this toolchain: miri needs another toolchain.
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(root);
     for (name, value) in environment {
@@ -25,32 +25,37 @@ pub fn command(root: &Path, arguments: &[&str], environment: &[(&str, String)]) 
     command
 }
 
-/// Runs a program for its exit status alone.
+/// Runs a program, ignores its output, and returns whether it succeeded.
 pub fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Returns the names of the tests that a command lists. No test at all is an error, because a run
-/// of none would pass.
+/// Returns the names of the tests that a command lists. An empty list is an error, because a run of
+/// no tests would pass.
 pub fn listed(list: &mut Command) -> Result<Vec<String>, String> {
     let output =
-        list.stderr(Stdio::inherit()).output().map_err(|error| format!("cargo cannot be run: {error}"))?;
+        list.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
-        return Err(format!("building ended with {}", output.status));
+        return Err(format!("the build failed: {}", output.status));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let tests: Vec<String> =
         text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
-    if tests.is_empty() { Err("there is no test: the models are gone".into()) } else { Ok(tests) }
+    if tests.is_empty() {
+        Err("cargo lists no tests, so the run would check nothing".into())
+    } else {
+        Ok(tests)
+    }
 }
 
-/// The compiler flags of the environment, and a `--cfg`.
+/// The compiler flags from the environment, with a `--cfg` appended.
 pub fn with_cfg(cfg: &str) -> String {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     format!("{flags} --cfg {cfg}").trim_start().to_owned()
 }
 
-/// The folder of builds with other flags: inside of the usual one, so that `cargo clean` finds it.
+/// The target folder of builds with other flags. It is inside the usual target folder, so that
+/// `cargo clean` removes it.
 pub fn target_of(root: &Path, name: &str) -> String {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));

@@ -1,9 +1,9 @@
-//! Other people's crates: their licences, where they come from, and which exist in two versions.
+//! Checks third-party crates: their licences, their sources, and duplicate versions.
 //!
-//! Everything is read from `cargo metadata`, for the two platforms that we build for, so that the
-//! check runs wherever cargo does. Which crate may depend on which is the business of
-//! [`layers`](crate::layers). Security advisories change without any commit here: `cargo xtask
-//! deny` asks for them and is not a part of the gate.
+//! The check reads only the output of `cargo metadata`, for the two platforms that we build for, so
+//! it runs wherever cargo does. [`layers`](crate::layers) checks which crate may depend on which.
+//! Security advisories change without any commit here, so they are not a part of the gate: `cargo
+//! xtask deny` checks them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,10 +12,10 @@ use std::process::Command;
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
-/// The platforms whose dependencies count.
+/// The platforms whose dependencies are checked.
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// Licences that may be combined into one program under "Apache-2.0 OR MIT".
+/// The licences that crates in a program under "Apache-2.0 OR MIT" may have.
 const LICENCES: [&str; 8] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -27,34 +27,35 @@ const LICENCES: [&str; 8] = [
     "Zlib",
 ];
 
-/// Where crates may come from.
+/// The only allowed source of third-party crates.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Crates that exist in several versions, and why. An entry that is true no longer is an error.
+/// Crates that are allowed in several versions, each with the reason. An entry whose crate has only
+/// one version is an error.
 const DUPLICATES: &[(&str, &str)] = &[
     ("signal-hook", "crossterm, below ratatui, has not moved to 0.4"),
     ("syn", "derive macros are moving from 2 to 3; they are not in the program"),
 ];
 
-/// The output of `cargo metadata` with all dependencies; the error is a sentence.
+/// Returns the output of `cargo metadata` with all dependencies. The error is a sentence.
 pub fn metadata(root: &Path) -> Result<Value, String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["metadata", "--format-version=1", "--locked"]).current_dir(root);
     for platform in PLATFORMS {
         cargo.args(["--filter-platform", platform]);
     }
-    let output = cargo.output().map_err(|error| format!("cargo metadata cannot be run: {error}"))?;
+    let output = cargo.output().map_err(|error| format!("cannot run cargo metadata: {error}"))?;
     if !output.status.success() {
         return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
     }
     serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
 }
 
-/// Everything that is wrong with other people's crates, a sentence each.
+/// Returns the problems of third-party crates, each as a sentence.
 pub fn check(metadata: &Value) -> Vec<String> {
     let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
     if packages.is_empty() {
-        return vec!["cargo metadata names no package".into()];
+        return vec!["cargo metadata lists no packages".into()];
     }
     let mut problems: Vec<String> = packages.iter().flat_map(of_package).collect();
     problems.extend(duplicates(packages));
@@ -69,11 +70,12 @@ fn of_package(package: &Value) -> Vec<String> {
     );
     let mut problems = Vec::new();
     let Some(source) = package["source"].as_str() else {
-        // Our own: it says which versions of others it means.
+        // One of our own crates: it must state the versions of its dependencies.
         let wanted = package["dependencies"].as_array().into_iter().flatten();
         let any = wanted.filter(|wanted| wanted["req"] == "*" && !wanted["path"].is_string());
-        problems
-            .extend(any.map(|wanted| format!("{name}: any version of {} will do, it says", wanted["name"])));
+        problems.extend(
+            any.map(|wanted| format!("{name} accepts any version of {}: state a version", wanted["name"])),
+        );
         return problems;
     };
     if source != REGISTRY {
@@ -81,7 +83,7 @@ fn of_package(package: &Value) -> Vec<String> {
     }
     let licence = package["license"].as_str().unwrap_or_default();
     match Expression::parse_mode(licence, ParseMode::LAX) {
-        Err(_) => problems.push(format!("{name}: \"{licence}\" is no licence that can be checked")),
+        Err(_) => problems.push(format!("{name}: \"{licence}\" is not a valid licence expression")),
         Ok(expression) => {
             if !expression.evaluate(|wanted| LICENCES.contains(&wanted.to_string().as_str())) {
                 problems.push(format!("{name}: the licence {licence} is not on the list of licences"));
@@ -102,7 +104,7 @@ fn duplicates(packages: &[Value]) -> Vec<String> {
     for (name, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
         if !is_known(name) {
             problems.push(format!(
-                "{name} is there in the versions {}: make it one, or say why in {}",
+                "{name} has the versions {}: use only one of them, or add the crate and the reason to {}",
                 versions.join(" and "),
                 file!()
             ));
@@ -110,7 +112,7 @@ fn duplicates(packages: &[Value]) -> Vec<String> {
     }
     for (name, _) in DUPLICATES {
         if versions.get(name).is_none_or(|versions| versions.len() < 2) {
-            problems.push(format!("{name} is no duplicate any more: remove it from {}", file!()));
+            problems.push(format!("{name} no longer has several versions: remove it from {}", file!()));
         }
     }
     problems
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The problems of one more package, beside the duplicates that there are.
+    /// The problems of one package that is added to the allowed duplicates.
     fn problems(package: Value) -> Vec<String> {
         let both = DUPLICATES.iter().flat_map(|(name, _)| [crate_of(name, "MIT"), crate_of(name, "MIT")]);
         let packages: Vec<Value> = both.chain([package]).collect();
@@ -147,7 +149,7 @@ mod tests {
             assert!(found.len() == 1 && found[0].contains("not on the list of licences"), "{bad}: {found:?}");
         }
         for none in ["", "my own"] {
-            assert!(problems(crate_of("a", none))[0].contains("no licence that can be checked"), "{none}");
+            assert!(problems(crate_of("a", none))[0].contains("not a valid licence expression"), "{none}");
         }
     }
 
@@ -172,8 +174,8 @@ mod tests {
     fn a_second_version_is_caught_and_so_is_a_reason_without_one() {
         let packages = [crate_of("a", "MIT"), crate_of("a", "MIT")];
         let found = check(&json!({ "packages": packages }));
-        assert!(found[0].contains("a is there in the versions 1.0.0 and 1.0.0"), "{found:?}");
+        assert!(found[0].contains("a has the versions 1.0.0 and 1.0.0"), "{found:?}");
         assert_eq!(found.len(), 1 + DUPLICATES.len());
-        assert!(found[1].contains("is no duplicate any more"), "{found:?}");
+        assert!(found[1].contains("no longer has several versions"), "{found:?}");
     }
 }

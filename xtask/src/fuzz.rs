@@ -1,6 +1,7 @@
-//! `cargo xtask fuzz [--seconds N] [TARGET]`: runs libFuzzer on the code that parses foreign bytes.
+//! `cargo xtask fuzz [--seconds N] [TARGET]`: runs libFuzzer on the code that parses untrusted
+//! input.
 //!
-//! Not a part of the gate: it runs as long as it is told to. Targets are the files of
+//! Not a part of the gate, because it runs for a given time. Targets are the files of
 //! `fuzz/targets`, and seeds lie in `fuzz/seeds`. The corpus of a run stays in the build folder, so
 //! that the next run continues from it. cargo-fuzz is not needed: this module sets the same flags.
 
@@ -14,18 +15,18 @@ use crate::step::Outcome;
 const SECONDS: u32 = 60;
 
 /// Coverage of edges and compared values for libFuzzer, and the checks of a debug build. The
-/// address sanitizer is not there for addresses: it shows libFuzzer what `memcmp` compares, without
-/// which it hardly ever guesses a word.
+/// purpose of the address sanitizer is to intercept `memcmp`: it shows libFuzzer the compared
+/// bytes, without which libFuzzer hardly ever guesses a word.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address --cfg fuzzing -Cdebug-assertions -Coverflow-checks \
     -Ccodegen-units=1";
 
-/// Runs one target, or all; true if none found anything.
+/// Runs the named targets, or all. Returns true if no target failed.
 pub fn run(words: &[&str], root: &Path) -> bool {
     match parse(words, &targets(root)).map(|(targets, seconds)| fuzz(root, &targets, seconds)) {
         Ok(Outcome::Passed) => {
-            println!("fuzz: nothing found");
+            println!("fuzz: no failures found");
             true
         }
         Ok(Outcome::Skipped(why)) => {
@@ -46,11 +47,11 @@ fn parse(words: &[&str], known: &[String]) -> Result<(Vec<String>, u32), String>
     while let Some(word) = words.next() {
         if *word == "--seconds" {
             let count = words.next().and_then(|count| count.parse().ok()).filter(|count| *count > 0);
-            seconds = count.ok_or("--seconds: a number from 1 is expected")?;
+            seconds = count.ok_or("--seconds: expected a whole number of at least 1")?;
         } else if known.iter().any(|target| target == word) {
             wanted.push((*word).to_owned());
         } else {
-            return Err(format!("there is no target \"{word}\"; there are {}", known.join(", ")));
+            return Err(format!("there is no target \"{word}\"; the targets are {}", known.join(", ")));
         }
     }
     Ok((if wanted.is_empty() { known.to_vec() } else { wanted }, seconds))
@@ -71,11 +72,14 @@ fn fuzz(root: &Path, targets: &[String], seconds: u32) -> Outcome {
             return Outcome::Skipped(format!("`{tool} {}` does not run", arguments.join(" ")));
         }
     }
-    let Some(host) = host() else { return Outcome::Failed("rustc does not say what it builds for".into()) };
+    let Some(host) = host() else {
+        return Outcome::Failed("`rustc -vV` does not name the host's target triple".into());
+    };
     let folder = PathBuf::from(target_of(root, "fuzz"));
     let mut build = Command::new("cargo");
-    // With a target of its own, what runs while building gets no flags. Not --locked: a dependency
-    // that the simulator gets is no business of this folder.
+    // With an explicit --target, programs that run during the build are compiled without FLAGS. Not
+    // --locked: a new dependency of the simulator must not require a change of this folder's lock
+    // file.
     build.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host]);
     for target in targets {
         build.args(["--bin", target]);
@@ -83,8 +87,8 @@ fn fuzz(root: &Path, targets: &[String], seconds: u32) -> Outcome {
     build.current_dir(root).env("RUSTUP_TOOLCHAIN", "nightly").env("CARGO_TARGET_DIR", &folder);
     match build.env("RUSTFLAGS", FLAGS).status() {
         Ok(status) if status.success() => {}
-        Ok(status) => return Outcome::Failed(format!("building ended with {status}")),
-        Err(error) => return Outcome::Failed(format!("cargo cannot be run: {error}")),
+        Ok(status) => return Outcome::Failed(format!("the build failed: {status}")),
+        Err(error) => return Outcome::Failed(format!("cannot run cargo: {error}")),
     }
     for target in targets {
         println!("\n=== {target}: {seconds} s");
@@ -96,7 +100,7 @@ fn fuzz(root: &Path, targets: &[String], seconds: u32) -> Outcome {
     Outcome::Passed
 }
 
-/// Runs one target; the error says where the input is that made it fail.
+/// Runs one target. The error names the folder of the input that made it fail.
 fn run_one(program: &Path, root: &Path, folder: &Path, target: &str, seconds: u32) -> Result<(), String> {
     let corpus = folder.join("corpus").join(target);
     let found = folder.join("found").join(target);
@@ -104,11 +108,11 @@ fn run_one(program: &Path, root: &Path, folder: &Path, target: &str, seconds: u3
         std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     let mut command = Command::new(program);
-    // Leaks are looked for by a tracer, which containers forbid.
+    // The leak detector traces the process, which containers forbid.
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     command.arg(format!("-max_total_time={seconds}"));
     command.arg(format!("-artifact_prefix={}/", found.display()));
-    // Longer than the longest line, and no input may take seconds or gigabytes.
+    // Inputs may be longer than the longest line, and none may take 10 seconds or 2 GiB.
     command.args([
         "-max_len=65536",
         "-timeout=10",
@@ -123,8 +127,8 @@ fn run_one(program: &Path, root: &Path, folder: &Path, target: &str, seconds: u3
     }
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{status}; the bytes that did it are in {}", found.display())),
-        Err(error) => Err(format!("{} cannot be run: {error}", program.display())),
+        Ok(status) => Err(format!("{status}; the input that caused it is in {}", found.display())),
+        Err(error) => Err(format!("cannot run {}: {error}", program.display())),
     }
 }
 
@@ -144,7 +148,7 @@ mod tests {
         let known = ["arc".to_owned(), "spc".to_owned()];
         assert_eq!(parse(&[], &known), Ok((known.to_vec(), SECONDS)));
         assert_eq!(parse(&["--seconds", "5", "spc"], &known), Ok((vec!["spc".to_owned()], 5)));
-        assert!(parse(&["scp"], &known).is_err_and(|said| said.contains("there are arc, spc")));
+        assert!(parse(&["scp"], &known).is_err_and(|said| said.contains("the targets are arc, spc")));
         for wrong in [&["--seconds"][..], &["--seconds", "0"], &["--seconds", "x"]] {
             assert!(parse(wrong, &known).is_err());
         }

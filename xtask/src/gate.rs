@@ -1,7 +1,8 @@
-//! Runs steps: stage by stage, each step under a headline and with its time, until one fails.
+//! Runs steps: stage by stage, until a step fails. Prints each step's headline and time.
 //!
-//! A stage of one step runs in this process. The steps of a longer stage run side by side, each in
-//! a process of its own ([`run_alone`] there), and what a step says is printed when it has ended.
+//! A stage of one step runs in this process. The steps of a longer stage run concurrently, each in
+//! a process of its own ([`run_alone`]), and the output of a step is printed when the step has
+//! ended.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -16,7 +17,7 @@ pub const ALONE: &str = "--alone";
 /// The exit status of a step that was skipped.
 const SKIPPED: u8 = 3;
 
-/// What has been run so far.
+/// The steps that have run so far, with their outcomes and times.
 #[derive(Default)]
 struct Tally {
     times: Vec<(&'static str, &'static str, Duration)>,
@@ -27,7 +28,8 @@ impl Tally {
         self.times.iter().filter(|(_, said, _)| *said == word).count()
     }
 
-    /// Notes the end of a step, whose output has been printed; true if it did not fail.
+    /// Records and prints the outcome of a step, whose output has been printed. Returns true if the
+    /// step did not fail.
     fn end(&mut self, step: &Step, outcome: &Outcome, time: Duration) -> bool {
         let word = match outcome {
             Outcome::Passed => "passed",
@@ -40,7 +42,7 @@ impl Tally {
     }
 }
 
-/// Runs stages until a step fails; true if none did.
+/// Runs stages until a step fails. Returns true if no step failed.
 pub fn run(stages: &[&[&Step]], root: &Path) -> bool {
     let begun = Instant::now();
     let mut tally = Tally::default();
@@ -100,7 +102,7 @@ fn say(outcome: &Outcome) {
 
 fn run_side_by_side(steps: &[&Step], tally: &mut Tally, command: impl Fn(&Step) -> Command) -> bool {
     let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
-    println!("\n=== side by side: {}", names.join(" "));
+    println!("\n=== concurrently: {}", names.join(" "));
     let jobs = steps.iter().map(|step| Job { name: step.name.to_owned(), command: command(step) });
     let mut passed = true;
     jobs::run(jobs.collect(), jobs::lanes(), |ended: Ended| {
@@ -112,7 +114,7 @@ fn run_side_by_side(steps: &[&Step], tally: &mut Tally, command: impl Fn(&Step) 
             Ok(status) if status.code() == Some(SKIPPED.into()) => Outcome::Skipped(String::new()),
             Ok(status) => Outcome::Failed(status.to_string()),
             Err(error) => {
-                println!("xtask cannot be run: {error}");
+                println!("cannot run xtask: {error}");
                 Outcome::Failed(error.to_string())
             }
         };
@@ -122,7 +124,8 @@ fn run_side_by_side(steps: &[&Step], tally: &mut Tally, command: impl Fn(&Step) 
     passed
 }
 
-/// This program once more, for one step. The path stays good when a build replaces the program.
+/// A command that runs this program again, for one step. The path stays valid when a build replaces
+/// the program.
 fn command(step: &Step) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args([ALONE, step.name]);

@@ -6,7 +6,7 @@
 //! with their libraries. If qemu, busybox or a kernel is missing and cannot be fetched, the step is
 //! skipped with the reason.
 //!
-//! Not here: measurements of time. Such a guest is about thirty times slower than the machine.
+//! Not here: measurements of time. Such a guest is about thirty times slower than its host.
 
 use std::fmt::Write as _;
 use std::io;
@@ -28,7 +28,8 @@ const NODE_MIB: u32 = 384;
 /// The longest run of a guest, in seconds. A guest that takes longer hangs.
 const GUEST_SECONDS_MAX: u32 = 150;
 
-/// Debian's package for virtual machines. It depends on the package that contains the kernel.
+/// Debian's kernel package for virtual machines. It depends on the package that contains the
+/// kernel.
 const KERNEL: &str = "linux-image-cloud-amd64";
 
 const MUSL: &str = "x86_64-unknown-linux-musl";
@@ -64,7 +65,7 @@ pub fn run(root: &Path) -> Outcome {
         return Outcome::Failed(format!("{}: {error}", initramfs.display()));
     }
     for (nodes, cores) in GUESTS {
-        println!("{nodes} nodes of {cores}");
+        println!("a guest with {nodes} nodes of {cores} processors");
         if let Err(error) = boot(&kernel, &initramfs, nodes, cores) {
             return Outcome::Failed(format!("the guest of {nodes} nodes: {error}"));
         }
@@ -72,7 +73,7 @@ pub fn run(root: &Path) -> Outcome {
     Outcome::Passed
 }
 
-/// Runs a guest; the error contains its output.
+/// Runs a guest. The error contains the guest's output.
 fn boot(kernel: &Path, initramfs: &Path, nodes: u32, cores: u32) -> Result<(), String> {
     let mut qemu = Command::new("timeout");
     qemu.args([&GUEST_SECONDS_MAX.to_string(), "qemu-system-x86_64"]);
@@ -118,7 +119,7 @@ fn judge(said: &str) -> Result<String, String> {
         writeln!(summary, "  {program}: {}", result.trim_end()).expect("strings take everything");
     }
     if !said.contains(OVER) {
-        return Err(format!("it did not say \"{OVER}\""));
+        return Err(format!("the guest did not print \"{OVER}\""));
     }
     match said.lines().find(|line| line.contains("SKIP")) {
         Some(line) => Err(format!("a test was skipped: {line}")),
@@ -128,7 +129,7 @@ fn judge(said: &str) -> Result<String, String> {
 
 // ---- The kernel
 
-/// Returns the kernel in `folder`, which is fetched first if missing.
+/// Returns the kernel in `folder`, which is fetched first if it is missing.
 fn kernel(folder: &Path) -> Result<PathBuf, String> {
     let kernel = folder.join("vmlinuz");
     if kernel.exists() {
@@ -143,7 +144,7 @@ fn kernel(folder: &Path) -> Result<PathBuf, String> {
     let file = only_file(&unpacked, "linux-image").filter(|_| fetched);
     let file = file.ok_or_else(|| format!("`apt-get download {package}` fetched nothing"))?;
     if !succeeds(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&unpacked)) {
-        return Err(format!("{} cannot be unpacked", file.display()));
+        return Err(format!("cannot unpack {}", file.display()));
     }
     let image = only_file(&unpacked.join("boot"), "vmlinuz");
     let image = image.ok_or_else(|| format!("{package} has no /boot/vmlinuz"))?;
@@ -161,7 +162,9 @@ fn kernel_package() -> Result<String, String> {
         Some(package.to_owned())
     };
     let update = || succeeds(Command::new("apt-get").arg("update")).then(ask).flatten();
-    ask().or_else(update).ok_or_else(|| format!("apt does not know {KERNEL}, the guests' kernel"))
+    ask()
+        .or_else(update)
+        .ok_or_else(|| format!("apt does not know {KERNEL}, the package of the guests' kernel"))
 }
 
 fn only_file(folder: &Path, beginning: &str) -> Option<PathBuf> {
@@ -182,7 +185,7 @@ fn archive(root: &Path) -> Result<Vec<u8>, String> {
     for folder in ["proc", "sys", "dev", "tmp"] {
         archive.folder(Path::new(folder));
     }
-    let busybox = which("busybox").ok_or("busybox is gone")?;
+    let busybox = which("busybox").ok_or("busybox is not in PATH")?;
     add(&mut archive, Path::new("bin/busybox"), &busybox)?;
     archive.link(Path::new("bin/sh"), "busybox");
     // 1. The tests of the engine, which need no libraries.
@@ -218,7 +221,7 @@ fn engine_tests(root: &Path) -> Result<PathBuf, String> {
     let (target, flags) = if has_musl || succeeds(Command::new("rustup").args(["target", "add", MUSL])) {
         (MUSL, flags)
     } else {
-        println!("rustup cannot add {MUSL}: the tests have glibc in them instead");
+        println!("rustup cannot add {MUSL}: the tests are linked statically with glibc instead");
         (GNU, format!("{flags} -C target-feature=+crt-static"))
     };
     let built = build(root, &["-p", "octavo", "--test", "engine", "--target", target], Some(&flags))?;
@@ -233,7 +236,7 @@ fn build(root: &Path, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Val
     if let Some(flags) = flags {
         cargo.env("RUSTFLAGS", flags);
     }
-    let output = cargo.output().map_err(|error| format!("cargo cannot be run: {error}"))?;
+    let output = cargo.output().map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
         return Err(format!("cargo test --no-run {}: {}", arguments.join(" "), output.status));
     }
@@ -330,7 +333,7 @@ impl Archive {
         self.pad();
     }
 
-    /// Names and contents begin at multiples of four bytes.
+    /// Pads the archive: names and contents begin at multiples of four bytes.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

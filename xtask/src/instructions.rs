@@ -11,13 +11,14 @@ use std::process::Command;
 use crate::cargo::{succeeds, target_of};
 use crate::step::Outcome;
 
-/// The recorded numbers: lines of a path and its instructions per hit.
+/// The file of recorded numbers: each line has a path and its instructions per hit.
 const RECORDED: &str = "xtask/instructions.txt";
 
-/// How far a path may exceed its recorded number, as a fraction.
+/// The fraction by which a path may exceed its recorded number.
 const SLACK: f64 = 0.05;
 
-/// The hits of two runs, whose difference counts. Both are multiples of a batch.
+/// The numbers of hits of two runs. The result is the difference of the two runs' instructions,
+/// divided by the difference of their hits. Both are multiples of a batch.
 const COUNTS: [u64; 2] = [32_000, 96_000];
 
 /// Counts the instructions of each recorded path and compares them.
@@ -26,7 +27,7 @@ pub fn run(root: &Path) -> Outcome {
         return Outcome::Skipped("valgrind is not installed; `make test` installs it".into());
     }
     if !cfg!(target_arch = "x86_64") || !has_avx2() {
-        return Outcome::Skipped("the recorded numbers are of x86-64 with AVX2".into());
+        return Outcome::Skipped("the recorded numbers hold for x86-64 with AVX2".into());
     }
     let recorded = match std::fs::read_to_string(root.join(RECORDED)) {
         Ok(text) => text,
@@ -36,7 +37,8 @@ pub fn run(root: &Path) -> Outcome {
         Ok(recorded) => recorded,
         Err(error) => return Outcome::Failed(format!("{RECORDED}:{error}")),
     };
-    // A folder of its own: flags that somebody gave for another build would be counted too.
+    // A separate target folder, because code that was built with other flags would change the
+    // counts.
     let target = target_of(root, "instructions");
     let build = Command::new("cargo")
         .args(["build", "--release", "--locked", "-p", "octavo-instructions"])
@@ -45,7 +47,7 @@ pub fn run(root: &Path) -> Outcome {
         .env_remove("RUSTFLAGS")
         .status();
     if !build.is_ok_and(|status| status.success()) {
-        return Outcome::Failed("octavo-instructions cannot be built".into());
+        return Outcome::Failed("cannot build octavo-instructions".into());
     }
     let program = Path::new(&target).join("release/octavo-instructions");
     let mut problems = Vec::new();
@@ -64,19 +66,20 @@ pub fn run(root: &Path) -> Outcome {
 
 fn judge(path: &str, found: f64, expected: f64) -> Option<String> {
     if found < expected * (1.0 - SLACK) {
-        println!("{path} takes less than is recorded: put {found:.1} into {RECORDED}");
+        println!("{path} takes fewer instructions than recorded: write {found:.1} to {RECORDED}");
     }
     (found > expected * (1.0 + SLACK)).then(|| {
-        format!("{path}: a hit takes {found:.1} instructions, {expected:.1} are recorded in {RECORDED}; if that is worth it, record it")
+        format!("{path}: a hit takes {found:.1} instructions, but {expected:.1} are recorded in {RECORDED}; reduce them, or record the new number if the change is worth it")
     })
 }
 
-/// Lines of a path and a number; `#` begins a comment. The error begins with the line.
+/// Parses lines that have a path and a number; `#` begins a comment. The error begins with the
+/// number of the line.
 fn parse(text: &str) -> Result<Vec<(String, f64)>, String> {
     let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     let told = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     told.map(|(number, line)| {
-        let wrong = || format!("{number}: \"{line}\" is no path and number");
+        let wrong = || format!("{number}: \"{line}\" is not a path and a number");
         let (path, count) = line.split_once(' ').ok_or_else(wrong)?;
         let count = count.trim().parse::<f64>().ok().filter(|count| *count > 0.0).ok_or_else(wrong)?;
         Ok((path.to_owned(), count))
@@ -91,15 +94,16 @@ fn count_instructions(program: &Path, path: &str, count: u64) -> Result<u64, Str
         .arg(program)
         .args([path, &count.to_string()])
         .output()
-        .map_err(|error| format!("valgrind cannot be run: {error}"))?;
+        .map_err(|error| format!("cannot run valgrind: {error}"))?;
     let text = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         return Err(format!("valgrind: {}\n{text}", output.status));
     }
-    collected(&text).ok_or_else(|| format!("valgrind said nothing of use:\n{text}"))
+    collected(&text)
+        .ok_or_else(|| format!("cannot find callgrind's count in the output of valgrind:\n{text}"))
 }
 
-/// The number of `==1234== Collected : 5678`.
+/// Returns the number in a line such as `==1234== Collected : 5678`.
 fn collected(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains("Collected :"))?;
     line.rsplit(':').next()?.trim().parse().ok()
@@ -124,7 +128,7 @@ mod tests {
         let text = std::fs::read_to_string(crate::root().join(RECORDED)).unwrap();
         let paths: Vec<String> = parse(&text).unwrap().into_iter().map(|(path, _)| path).collect();
         assert_eq!(paths, ["single", "batch"]);
-        assert_eq!(parse("# a\n\nsingle"), Err("3: \"single\" is no path and number".into()));
+        assert_eq!(parse("# a\n\nsingle"), Err("3: \"single\" is not a path and a number".into()));
         assert!(parse("single -1").is_err());
     }
 

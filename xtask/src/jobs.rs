@@ -1,7 +1,7 @@
-//! Runs programs side by side, each with its output kept together.
+//! Runs programs concurrently, and keeps the output of each together.
 //!
-//! Output is printed when its program has ended: lines of two programs never mix. A program that
-//! fails does not stop those that run, but no other is started.
+//! The output of a program is printed when the program has ended, so lines of two programs never
+//! mix. If a program fails, those that run continue, but no further program is started.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -12,28 +12,29 @@ use std::time::{Duration, Instant};
 
 use crate::step::Outcome;
 
-/// A program to run, and what to call it.
+/// A program to run, and its name in the output.
 pub struct Job {
     pub name: String,
     pub command: Command,
 }
 
-/// How a job ended.
+/// A job that has ended.
 pub struct Ended {
     pub name: String,
-    /// Everything that it wrote to both of its outputs, in that order.
+    /// Everything that it wrote to standard output and standard error, in the order of the writes.
     pub output: Vec<u8>,
     pub status: io::Result<ExitStatus>,
     pub time: Duration,
 }
 
-/// How many jobs run at once: one for each processor, and two at least, since tests wait a lot.
+/// The number of jobs that run at once: one per processor, but at least two, because tests spend
+/// much time waiting.
 pub fn lanes() -> usize {
     thread::available_parallelism().map_or(2, |count| count.get().max(2))
 }
 
-/// Runs all jobs, at most `lanes` at once, in their order. `end` takes each as it ends, one at a
-/// time; once it returns false no other job is started.
+/// Runs all jobs, at most `lanes` at once, in their order. Calls `end` for each job when that job
+/// ends, one call at a time. Once `end` returns false, no further job is started.
 pub fn run(jobs: Vec<Job>, lanes: usize, end: impl FnMut(Ended) -> bool + Send) {
     let jobs = Mutex::new(VecDeque::from(jobs));
     let end = Mutex::new(end);
@@ -63,13 +64,13 @@ fn collect(command: &mut Command, output: &mut Vec<u8>) -> io::Result<ExitStatus
     let (mut reader, writer) = io::pipe()?;
     command.stdin(std::process::Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let mut child = command.spawn()?;
-    // The command holds the writing ends: as long as it does, the pipe does not end.
+    // The command still holds the pipe's writing ends. Until it drops them, the pipe has no end.
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     reader.read_to_end(output)?;
     child.wait()
 }
 
-/// Runs all jobs and prints what each of them says. Passed if all of them succeed.
+/// Runs all jobs and prints their output. The outcome is `Passed` if all of them succeed.
 pub fn run_all(jobs: Vec<Job>, lanes: usize) -> Outcome {
     let mut wrong = Vec::new();
     run(jobs, lanes, |ended| {
@@ -78,7 +79,7 @@ pub fn run_all(jobs: Vec<Job>, lanes: usize) -> Outcome {
         match ended.status {
             Ok(status) if status.success() => return true,
             Ok(status) => wrong.push(format!("{}: {status}", ended.name)),
-            Err(error) => wrong.push(format!("{} cannot be run: {error}", ended.name)),
+            Err(error) => wrong.push(format!("cannot run {}: {error}", ended.name)),
         }
         false
     });
@@ -105,7 +106,8 @@ mod tests {
     fn jobs_run_side_by_side_and_their_outputs_do_not_mix() {
         let folder = std::env::temp_dir().join(format!("octavo-jobs-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        // Each job waits for the other's mark: one after the other they would wait for ever.
+        // Each job waits for the other's mark: if the jobs ran one after the other, the first would
+        // wait for ever.
         let both = |own: &str, other: &str| {
             let at = folder.display();
             let script = format!(
@@ -135,7 +137,7 @@ mod tests {
         assert_eq!(names, ["good", "bad"]);
         let missing = Job { name: "missing".into(), command: Command::new("/no/such/program") };
         let Outcome::Failed(what) = run_all(vec![missing], 1) else { panic!("it passed") };
-        assert!(what.contains("missing cannot be run"), "{what}");
+        assert!(what.contains("cannot run missing"), "{what}");
         assert_eq!(run_all(vec![shell("good", "true")], 2), Outcome::Passed);
     }
 }

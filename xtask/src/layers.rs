@@ -1,28 +1,30 @@
-//! Which crate may depend on which: our crates in one direction only, other people's from a list.
+//! Checks the dependencies of each crate: our own crates point in one direction, and third-party
+//! crates come from a list.
 //!
-//! `recording` -> `table`; `octavo` -> `recording`, `table`, `share`, `disk`, `message`; front
-//! ends -> `octavo`; `sim` -> `recording`, `table`, `share`; `bench` -> the engine, its servers and
-//! `sim`; `cli` -> everything. The engine knows no protocol, no command line and no vendor of
-//! metrics, which the lists of other people's crates say. A new crate needs a new line here, and
-//! that is the point.
+//! `recording` -> `table`; `octavo` -> `recording`, `table`, `share`, `disk`, `message`; front ends
+//! -> `octavo`; `sim` -> `recording`, `table`, `share`; `bench` -> `octavo`, `table`, `disk`, the
+//! front ends and `sim`; `cli` -> `bench`, `sim`, the front ends and most of the engine. `random`
+//! and `draw` depend on nothing. The lists of third-party crates keep protocols, command lines and
+//! vendors of metrics out of the engine. A new crate needs a line here, so that its place is
+//! decided on purpose.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// What a crate of the workspace may depend on.
+/// The crates that one crate of the workspace may depend on.
 struct Layer {
     name: &'static str,
-    /// Crates of the workspace.
+    /// Allowed crates of the workspace.
     own: &'static [&'static str],
-    /// Other people's crates, in the product.
+    /// Allowed third-party crates.
     others: &'static [&'static str],
-    /// Other people's crates, in tests only.
+    /// Allowed third-party crates, in tests only.
     tests: &'static [&'static str],
 }
 
-/// All crates of the workspace. loom and shuttle come in under their `--cfg` alone.
+/// All crates of the workspace. loom and shuttle are dependencies only under their `--cfg`.
 const LAYERS: &[Layer] = &[
     Layer { name: "octavo-random", own: &[], others: &[], tests: &[] },
     Layer { name: "octavo-table", own: &["octavo-random"], others: &["libc", "loom", "shuttle"], tests: &[] },
@@ -110,34 +112,34 @@ const LAYERS: &[Layer] = &[
     Layer { name: "xtask", own: &[], others: &["proc-macro2", "serde_json", "spdx", "syn"], tests: &[] },
 ];
 
-/// Crates that only a model checker's `--cfg` may bring in.
+/// The model checkers: crates that may be dependencies only under their own `--cfg`.
 const UNDER_CFG: [&str; 2] = ["loom", "shuttle"];
 
-/// The output of `cargo metadata`; the error is a sentence.
+/// Returns the output of `cargo metadata`. The error is a sentence.
 pub fn metadata(root: &Path) -> Result<Value, String> {
     let output = Command::new("cargo")
         .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
         .current_dir(root)
         .output()
-        .map_err(|error| format!("cargo metadata cannot be run: {error}"))?;
+        .map_err(|error| format!("cannot run cargo metadata: {error}"))?;
     if !output.status.success() {
         return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
     }
     serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
 }
 
-/// Everything that is wrong with the workspace's dependencies, a sentence each.
+/// Returns the problems of the workspace's dependencies, each as a sentence.
 pub fn check(metadata: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
     if packages.is_empty() {
-        problems.push("cargo metadata names no package".into());
+        problems.push("cargo metadata lists no packages".into());
     }
     for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
         let Some(layer) = LAYERS.iter().find(|layer| layer.name == name) else {
             problems.push(format!(
-                "{name}: this crate has no place in the layers yet; give it one in xtask/src/layers.rs"
+                "{name}: this crate is not in the list of layers; add it in xtask/src/layers.rs"
             ));
             continue;
         };
@@ -154,14 +156,15 @@ impl Layer {
         let own = dependency["path"].is_string();
         let dev = dependency["kind"].as_str() == Some("dev");
         if own {
-            // A crate may turn up in its own tests, with another feature.
+            // A crate's tests may depend on the crate itself, with another feature.
             let allowed = self.own.contains(&name) || (dev && name == self.name);
-            return (!allowed)
-                .then(|| format!("must not depend on {name}: dependencies point the other way"));
+            return (!allowed).then(|| {
+                format!("must not depend on {name}: its layer does not allow that (xtask/src/layers.rs)")
+            });
         }
         let allowed = self.others.contains(&name) || (dev && self.tests.contains(&name));
         if !allowed {
-            return Some(format!("{name} is not on its list of other people's crates"));
+            return Some(format!("{name} is not on its list of third-party crates (xtask/src/layers.rs)"));
         }
         let conditional = dependency["target"].as_str().is_some_and(|target| target.contains(name));
         if UNDER_CFG.contains(&name) && !conditional && !dev {
@@ -217,6 +220,6 @@ mod tests {
     #[test]
     fn a_crate_without_a_layer_is_caught() {
         let stranger = check(&json!({ "packages": [{ "name": "octavo-util", "dependencies": [] }] }));
-        assert!(stranger[0].contains("no place in the layers"), "{stranger:?}");
+        assert!(stranger[0].contains("not in the list of layers"), "{stranger:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask`: the gate that people and CI share, and its parts by name.
+//! `cargo xtask`: runs the gate, which is the same for people and CI, or single steps of it.
 //!
-//! Every part is a [`step::Step`]; `ci` runs all of [`steps::GATE`] and stops at the first that
-//! fails. What a reviewer would say twice becomes a check in [`tidy`], [`layers`] or
-//! [`dependencies`], which are also plain tests.
+//! Each step is a [`step::Step`]. `ci` runs all steps of [`steps::GATE`] and stops at the first one
+//! that fails. Repeated review comments become checks in [`tidy`], [`layers`] or [`dependencies`],
+//! which also run as unit tests.
 
 #![forbid(unsafe_code)]
 
@@ -63,17 +63,22 @@ fn help() {
     let words = |stages: &[&[&Step]]| -> String {
         stages.concat().iter().map(|step| step.name).collect::<Vec<_>>().join(", ")
     };
-    println!("cargo xtask quick           while you work, at most three minutes: {}", words(steps::QUICK));
-    println!("cargo xtask ci              before you commit: the gate, which is all of these steps");
-    println!("cargo xtask STEP [STEP..]   some of them:");
+    println!(
+        "cargo xtask quick           runs the quick steps, in at most three minutes: {}",
+        words(steps::QUICK)
+    );
+    println!(
+        "cargo xtask ci              runs the gate, which every commit must pass: all steps of the next list"
+    );
+    println!("cargo xtask STEP [STEP..]   runs single steps of the gate:");
     list(&steps::GATE.concat());
-    println!("cargo xtask STEP [STEP..]   what is not a part of the gate:");
+    println!("cargo xtask STEP [STEP..]   runs steps that are not a part of the gate:");
     list(steps::LONG);
     println!("cargo xtask fuzz [--seconds N] [TARGET..]");
-    println!("                            fuzzers of what reads traces");
+    println!("                            fuzzes the code that parses traces and other untrusted input");
 }
 
-/// The repository's root: this crate's parent.
+/// Returns the repository's root: the parent of this crate's folder.
 fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_owned()

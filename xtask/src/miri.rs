@@ -1,6 +1,7 @@
 //! The table's tests under miri, which finds undefined behaviour in unsafe code.
 //!
-//! Miri runs one test at a time, so several of it run side by side with a part of the tests each.
+//! Miri runs one test at a time, so several instances run concurrently, each with a part of the
+//! tests.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use crate::cargo::{listed, succeeds, target_of};
 use crate::jobs::{self, Job};
 use crate::step::Outcome;
 
-/// How long each part may take, in seconds. The whole gate should take twelve minutes.
+/// The longest time that one part may take, in seconds. A longer part would make the gate too slow.
 const SECONDS_MAX: u32 = 480;
 
 /// Runs all tests of the table's library.
@@ -28,7 +29,7 @@ pub fn run(root: &Path) -> Outcome {
         Job { name, command: interpreted(root, &[&["--exact"], &names[..]].concat()) }
     };
     match jobs::run_all((0..parts_count).map(part).collect(), parts_count) {
-        // What `timeout` exits with.
+        // The exit status of `timeout` when the time is over.
         Outcome::Failed(what) if what.contains("exit status: 124") => Outcome::Failed(format!(
             "{what}\nmiri took more than {SECONDS_MAX} s: make its tests smaller under cfg(miri)"
         )),
@@ -36,14 +37,15 @@ pub fn run(root: &Path) -> Outcome {
     }
 }
 
-/// A run of the table's tests under miri. `words` go to the tests.
+/// Returns a command that runs the table's tests under miri. `words` are arguments of the test
+/// program.
 fn interpreted(root: &Path, words: &[&str]) -> Command {
     let environment = [
         ("RUSTUP_TOOLCHAIN", "nightly".to_owned()),
         ("CARGO_TARGET_DIR", target_of(root, "miri")),
-        // Miri has no optimizations and warns of a profile that asks for them.
+        // Miri does not optimize, and warns if the profile asks for it.
         ("CARGO_PROFILE_DEV_OPT_LEVEL", "0".to_owned()),
-        // Tests look at the clock.
+        // Tests read the clock, which isolation forbids.
         ("MIRIFLAGS", "-Zmiri-disable-isolation".to_owned()),
     ];
     // `timeout` ends the whole group of processes; killing cargo alone would leave its children
@@ -58,14 +60,14 @@ fn interpreted(root: &Path, words: &[&str]) -> Command {
     bounded
 }
 
-/// Makes sure of a nightly toolchain with miri, installed by rustup if it is missing. The error
-/// says why there is none.
+/// Ensures that a nightly toolchain with miri is installed, through rustup if it is missing. The
+/// error says why that failed.
 fn install() -> Result<(), String> {
     let present = || succeeds(Command::new("cargo").args(["+nightly", "miri", "--version"]));
     if present() {
         return Ok(());
     }
-    println!("miri is missing; asking rustup for it");
+    println!("miri is missing; installing it with rustup");
     let mut install = Command::new("rustup");
     install.args(["toolchain", "install", "nightly", "--profile", "minimal", "-c", "miri", "-c", "rust-src"]);
     if install.status().is_ok_and(|status| status.success()) && present() {

@@ -4,27 +4,27 @@ use std::path::Path;
 
 /// A part of the gate.
 pub struct Step {
-    /// The word on the command line.
+    /// The name on the command line.
     pub name: &'static str,
-    /// What it shows, for people.
+    /// What the step checks, for people.
     pub purpose: &'static str,
-    /// Does it, in the repository's root.
+    /// Runs the step in the repository's root.
     pub run: fn(&Path) -> Outcome,
 }
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All is well.
+    /// The step found no problem.
     Passed,
-    /// It could not be tried here, and why.
+    /// The step could not run on this machine. Contains the reason.
     Skipped(String),
-    /// What is wrong.
+    /// The step found problems, or could not run. Contains their descriptions.
     Failed(String),
 }
 
 impl Outcome {
-    /// The outcome of several: the first that did not pass.
+    /// Returns the first outcome that is not `Passed`, or `Passed` if there is none.
     pub fn first_bad(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
         outcomes.into_iter().find(|outcome| *outcome != Outcome::Passed).unwrap_or(Outcome::Passed)
     }

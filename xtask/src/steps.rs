@@ -1,7 +1,8 @@
-//! What the gate consists of.
+//! The steps of the gate, and those outside it.
 //!
-//! Cheap steps come first, so that a missing comma costs seconds. Each model checker builds into a
-//! folder of its own: they need other flags, and would otherwise throw each other's builds away.
+//! Cheap steps come first, so that a missing comma is found within seconds. Each model checker has
+//! a target folder of its own: each needs different compiler flags, and in a shared folder each
+//! would invalidate the other's build.
 
 use std::path::Path;
 
@@ -13,22 +14,25 @@ use crate::{dependencies, guest, instructions, layers, miri, testing, tidy};
 const FMT: Step = Step { name: "fmt", purpose: "the code is formatted", run: fmt };
 const TIDY: Step = Step {
     name: "tidy",
-    purpose: "imports point down, prose fits its columns, files and functions their lengths, `unsafe` its list",
+    purpose: "imports point down; prose, files, functions and `unsafe` stay within their limits",
     run: tidy_step,
 };
-const LAYERS: Step =
-    Step { name: "layers", purpose: "crates depend in one direction and on little", run: layers_step };
+const LAYERS: Step = Step {
+    name: "layers",
+    purpose: "crates depend on each other in one direction, and on few third-party crates",
+    run: layers_step,
+};
 const DEPENDENCIES: Step = Step {
     name: "dependencies",
-    purpose: "licences, sources and versions of other people's crates",
+    purpose: "licences, sources and versions of third-party crates",
     run: dependencies_step,
 };
 const CLIPPY: Step = Step { name: "clippy", purpose: "no warning in any target", run: clippy };
 const DOC: Step =
-    Step { name: "doc", purpose: "every public item is documented, every link leads somewhere", run: doc };
+    Step { name: "doc", purpose: "every public item is documented, and no link is broken", run: doc };
 const TEST: Step =
     Step { name: "test", purpose: "unit, integration and documentation tests", run: testing::run };
-const UNIT: Step = Step { name: "unit", purpose: "unit tests alone", run: testing::run_units };
+const UNIT: Step = Step { name: "unit", purpose: "only the unit tests", run: testing::run_units };
 const LOOM: Step = Step {
     name: "loom",
     purpose: "the table's and the messages' protocols under all interleavings",
@@ -38,8 +42,11 @@ const SHUTTLE: Step =
     Step { name: "shuttle", purpose: "the engine under random interleavings", run: shuttle };
 const MIRI: Step =
     Step { name: "miri", purpose: "the table's unsafe code under an interpreter", run: miri::run };
-const GUEST: Step =
-    Step { name: "guest", purpose: "kernels with two and with four NUMA nodes (qemu)", run: guest::run };
+const GUEST: Step = Step {
+    name: "guest",
+    purpose: "tests in guests with two and with four NUMA nodes (qemu)",
+    run: guest::run,
+};
 const WAYS: Step = Step { name: "ways", purpose: "the table with sets of 8 and of 32 pages", run: ways };
 const INSTRUCTIONS: Step = Step {
     name: "instructions",
@@ -47,7 +54,7 @@ const INSTRUCTIONS: Step = Step {
     run: instructions::run,
 };
 
-/// The gate, in its order. The steps of one line run side by side; the longest begin first.
+/// The gate, in order. The steps of one line run concurrently; the longest begin first.
 pub const GATE: &[&[&Step]] = &[
     &[&FMT],
     &[&TIDY],
@@ -59,10 +66,11 @@ pub const GATE: &[&[&Step]] = &[
     &[&SHUTTLE, &LOOM, &MIRI, &GUEST, &WAYS, &INSTRUCTIONS],
 ];
 
-/// What to run while one works: three minutes on two processors once all is built.
+/// The steps to run during work: three minutes on two processors if dependencies are already built.
 pub const QUICK: &[&[&Step]] = &[&[&FMT], &[&TIDY], &[&LAYERS], &[&DEPENDENCIES], &[&CLIPPY], &[&UNIT]];
 
-/// What takes too long for the gate, or depends on more than the repository. Run before a release.
+/// Steps that take too long for the gate, or depend on more than the repository. They are run
+/// before a release.
 pub const LONG: &[&Step] = &[
     &Step { name: "deny", purpose: "no dependency has a security advisory (cargo-deny, network)", run: deny },
     &Step {
@@ -77,7 +85,7 @@ pub const LONG: &[&Step] = &[
     },
 ];
 
-/// A step by its word; the error is the word.
+/// Returns the step of this name. The error is the name.
 pub fn by_name(name: &str) -> Result<&'static Step, &str> {
     let all = GATE.iter().chain(QUICK).copied().flatten().chain(LONG);
     all.copied().find(|step| step.name == name).ok_or(name)
@@ -104,7 +112,8 @@ fn found(problems: Vec<String>) -> Outcome {
     if problems.is_empty() { Outcome::Passed } else { Outcome::Failed(problems.join("\n")) }
 }
 
-/// Advisories come over the network, and a new one fails a commit that has not changed.
+/// Checks for security advisories. Not in the gate: advisories come over the network, and a new one
+/// would fail a commit that has not changed.
 fn deny(root: &Path) -> Outcome {
     if !succeeds(std::process::Command::new("cargo").args(["deny", "--version"])) {
         return Outcome::Failed("cargo-deny is missing: `cargo install --locked cargo-deny`".into());
@@ -121,7 +130,7 @@ fn doc(root: &Path) -> Outcome {
     cargo(root, &["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"], &[flags])
 }
 
-/// The gate's tests of resident memory at full length, one server at a time.
+/// Runs the gate's tests of resident memory at full length, one server at a time.
 fn resident(root: &Path) -> Outcome {
     let environment = [
         ("OCTAVO_RESIDENT_CONNECTIONS", "100000".to_owned()),
@@ -140,7 +149,7 @@ fn churn_hour(root: &Path) -> Outcome {
         let program = ["run", "--release", "--locked", "-p", "octavo-cli", "--", "bench"];
         cargo(root, &[&program, words].concat(), &[])
     };
-    // Half an hour each: reads and writes through a disk, then hits among evictions.
+    // Half an hour each: reads and writes on a disk, then hits between evictions.
     let outcomes = [
         bench(&["memory", "--case", "max_256MiB", "--seconds", "1800"]),
         bench(&["churn", "--case", "cliff_90_1", "--seconds", "1800"]),
@@ -148,7 +157,8 @@ fn churn_hour(root: &Path) -> Outcome {
     Outcome::first_bad(outcomes)
 }
 
-/// Both numbers of ways side by side: each build is one crate after the other.
+/// Runs the table's tests with both numbers of ways, concurrently: each build alone compiles one
+/// crate after the other.
 fn ways(root: &Path) -> Outcome {
     let job = |ways: &str| {
         let flags = with_cfg(&format!("octavo_ways=\"{ways}\""));
@@ -169,8 +179,8 @@ fn shuttle(root: &Path) -> Outcome {
     under("shuttle", root, &[&packages[..], &["--lib", "--tests"]].concat())
 }
 
-/// Runs the tests that exist under a model checker's `--cfg`. A warning in one is an error, as it
-/// is everywhere else.
+/// Runs the tests that exist under a model checker's `--cfg`. A warning in these tests is an error,
+/// as everywhere else.
 fn under(checker: &str, root: &Path, packages: &[&str]) -> Outcome {
     let arguments = [&["test", "--profile", "models", "--locked"], packages].concat();
     let flags = with_cfg(checker) + " -D warnings";

@@ -1,7 +1,7 @@
-//! The workspace's tests, built once and then run side by side.
+//! Builds the workspace's tests once and then runs them concurrently.
 //!
-//! Many tests wait: for a server, a disk that answers late, a second that passes. Two test programs
-//! at once keep the processors busy meanwhile. The longest begin first.
+//! Many tests wait for a server, a slow disk or a timeout. Running at least two test programs at
+//! once keeps the processors busy meanwhile. The longest programs begin first.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::cargo::{cargo, command};
 use crate::jobs::{self, Job};
 use crate::step::Outcome;
 
-/// The integration tests that take longest, each a program of its own, from the longest on.
+/// The integration tests that take longest, the longest first. Each is a program of its own.
 const LONG: [&str; 2] = ["program", "engine"];
 
 /// Runs unit, integration and documentation tests.
@@ -24,7 +24,10 @@ pub fn run(root: &Path) -> Outcome {
         Err(why) => return Outcome::Failed(why),
     };
     if let Some(gone) = LONG.iter().find(|long| !names.iter().any(|name| name == *long)) {
-        return Outcome::Failed(format!("there are no tests called {gone} any more; see {}", file!()));
+        return Outcome::Failed(format!(
+            "no integration test is called {gone} any more; correct LONG in {}",
+            file!()
+        ));
     }
     let others = names.iter().map(String::as_str).filter(|name| !LONG.contains(name));
     let other_words: Vec<&str> = others.flat_map(|name| ["--test", name]).collect();
@@ -37,7 +40,7 @@ pub fn run(root: &Path) -> Outcome {
     jobs::run_all(jobs, jobs::lanes())
 }
 
-/// Runs the unit tests alone.
+/// Runs only the unit tests.
 pub fn run_units(root: &Path) -> Outcome {
     cargo(root, &["test", "--workspace", "--locked", "--lib", "--bins"], &[])
 }
@@ -47,7 +50,7 @@ fn job(root: &Path, workspace: &[&str], words: &[&str]) -> Job {
     Job { name: format!("cargo {}", words.join(" ")), command: command(root, &words, &[]) }
 }
 
-/// The names of all integration tests of the workspace.
+/// Returns the names of all integration tests of the workspace.
 fn integration_tests(root: &Path) -> Result<Vec<String>, String> {
     let metadata = crate::layers::metadata(root)?;
     let packages = metadata["packages"].as_array().into_iter().flatten();

@@ -1,14 +1,14 @@
-//! Rules about the text of the repository that no compiler knows.
+//! Checks rules about the repository's text that no compiler checks.
 //!
-//! - [`text`]: names of files, first lines, white space, marks of unfinished work, where `unsafe`
-//!   may be.
+//! - [`text`]: names of files, first lines, white space, marks of unfinished work, and the files
+//!   that may contain `unsafe`.
 //! - [`width`]: prose is at most 100 columns wide.
-//! - [`size`]: how long files and functions may be.
-//! - [`floors`]: imports point down, and never in a circle.
+//! - [`size`]: the length of files and functions.
+//! - [`floors`]: imports point down, and never form a cycle.
 //!
 //! The checked files are those that git tracks or would track. Each rule is a function from text to
-//! problems, so that its tests can show it a bad sample. What a rule lets pass is in
-//! [`EXCEPTIONS`], with a reason.
+//! problems, so that its tests can pass it a bad sample. [`EXCEPTIONS`] lists the exceptions to
+//! rules, with their reasons.
 
 mod floors;
 mod modules;
@@ -25,11 +25,11 @@ use std::process::Command;
 use modules::Tree;
 use problem::{Problem, Rule};
 
-/// The list of what rules let pass.
+/// The list of exceptions to rules.
 const EXCEPTIONS: &str = "xtask/exceptions.txt";
 
-/// Everything that is wrong with the repository's text, a line each; the lines of a file that are
-/// too wide share one.
+/// Returns the problems of the repository's text as lines. All lines of a file that are too wide
+/// are reported in one line.
 pub fn check(root: &Path) -> Vec<String> {
     match problems(root) {
         Ok(problems) => told(problems),
@@ -40,7 +40,7 @@ pub fn check(root: &Path) -> Vec<String> {
 fn problems(root: &Path) -> Result<Vec<Problem>, String> {
     let paths = tracked(root)?;
     let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
-    let list = |path: &str| read(path).ok_or_else(|| format!("{path} cannot be read"));
+    let list = |path: &str| read(path).ok_or_else(|| format!("cannot read {path}"));
     let unsafe_files = text::unsafe_files(&list(text::UNSAFE_FILES)?);
     let (crates, mut problems) = floors::parse(&list(floors::FLOORS)?);
     let exceptions = list(EXCEPTIONS)?;
@@ -57,12 +57,16 @@ fn problems(root: &Path) -> Result<Vec<Problem>, String> {
         }
     }
     for path in unsafe_files.iter().filter(|path| !paths.contains(path)) {
-        problems.push(Problem::whole(Rule::Text, text::UNSAFE_FILES, format!("{path} is not there")));
+        problems.push(Problem::whole(
+            Rule::Text,
+            text::UNSAFE_FILES,
+            format!("{path} does not exist: remove it from the list"),
+        ));
     }
     Ok(except(problems, &exceptions))
 }
 
-/// Checks the imports of all crates; returns the files that only tests compile.
+/// Checks the imports of all crates. Returns the files that are compiled for tests only.
 fn check_crates(
     paths: &[String],
     crates: &[floors::Floors],
@@ -82,13 +86,14 @@ fn check_crates(
         test_files.extend(tree.test_files);
     }
     for stale in crates.iter().filter(|floors| !folders.contains(floors.folder.as_str())) {
-        let what = format!("[{}] is no folder of a crate", stale.folder);
+        let what = format!("[{}] is not the folder of a crate", stale.folder);
         problems.push(Problem::whole(Rule::Floor, floors::FLOORS, what));
     }
     test_files
 }
 
-/// Takes away what the list of exceptions excuses. An exception that excuses nothing is a problem.
+/// Removes the problems that the list of exceptions allows. An exception that allows nothing is a
+/// problem.
 fn except(mut problems: Vec<Problem>, exceptions: &str) -> Vec<Problem> {
     for (number, line) in exceptions.lines().enumerate() {
         let line = line.trim();
@@ -99,25 +104,26 @@ fn except(mut problems: Vec<Problem>, exceptions: &str) -> Vec<Problem> {
             |what: &str| problems.push(Problem::at(Rule::Text, EXCEPTIONS, number + 1, what.into()));
         let parts = line.split_once(": ").and_then(|(what, _)| what.split_once(' '));
         let Some((word, path)) = parts else {
-            wrong("an exception is \"RULE PATH: REASON\"");
+            wrong("an exception must have the form \"RULE PATH: REASON\"");
             continue;
         };
         let rule = Rule::ALL.iter().find(|(rule, known)| *known == word && *rule != Rule::Text);
         let Some((rule, _)) = rule else {
-            wrong("this rule has no exceptions");
+            wrong("no rule that allows exceptions has this name");
             continue;
         };
         let before = problems.len();
         problems.retain(|problem| problem.rule != *rule || problem.path != path);
         if problems.len() == before {
-            let what = "nothing is wrong here any more: remove the exception".into();
+            let what = "this exception is no longer needed: remove it".into();
             problems.push(Problem::at(Rule::Text, EXCEPTIONS, number + 1, what));
         }
     }
     problems
 }
 
-/// The problems as lines of text. All wide lines of a file share one.
+/// Formats the problems as lines of text. All lines of a file that are too wide are reported in one
+/// line.
 fn told(mut problems: Vec<Problem>) -> Vec<String> {
     problems
         .sort_by(|one, other| (one.rule, &one.path, one.line).cmp(&(other.rule, &other.path, other.line)));
@@ -147,13 +153,13 @@ fn told(mut problems: Vec<Problem>) -> Vec<String> {
     told
 }
 
-/// The paths of all files that git tracks or would track, in order.
+/// Returns the paths of all files that git tracks or would track, sorted.
 fn tracked(root: &Path) -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
         .output()
-        .map_err(|error| format!("git cannot be run: {error}"))?;
+        .map_err(|error| format!("cannot run git: {error}"))?;
     if !output.status.success() {
         return Err(format!("git ls-files: {}", String::from_utf8_lossy(&output.stderr)));
     }
@@ -189,8 +195,8 @@ mod tests {
         };
         let b = "[width] b.rs: wider than 100 columns: 2";
         assert_eq!(left("# Text\nwidth a.rs: a reason\n"), [b, "[lines] a.rs: long"]);
-        let stale = "[text] xtask/exceptions.txt:1: nothing is wrong here any more: remove the exception";
-        assert_eq!(left("circle a.rs: a reason")[0], stale);
+        let stale = "[text] xtask/exceptions.txt:1: this exception is no longer needed: remove it";
+        assert_eq!(left("cycle a.rs: a reason")[0], stale);
         for wrong in ["width a.rs", "text a.rs: a reason", "shape a.rs: a reason"] {
             assert_eq!(left(wrong).len(), 4, "{wrong}");
         }
@@ -207,6 +213,6 @@ mod tests {
     fn a_crate_that_is_gone_is_caught() {
         let (crates, mut problems) = floors::parse("[gone]");
         check_crates(&["c/src/lib.rs".into()], &crates, &|_| Some(String::new()), &mut problems);
-        assert_eq!(told(problems), ["[floor] xtask/floors.txt: [gone] is no folder of a crate"]);
+        assert_eq!(told(problems), ["[floor] xtask/floors.txt: [gone] is not the folder of a crate"]);
     }
 }

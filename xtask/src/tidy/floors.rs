@@ -1,24 +1,24 @@
-//! Imports between the files of a crate point down, and never in a circle.
+//! Checks that imports between the files of a crate point down, and never form a cycle.
 //!
-//! The floors are in `xtask/floors.txt`, whose head says how to read it. [`check`] compares them
-//! with what [`modules`](super::modules) finds.
+//! `xtask/floors.txt` lists the floors; its head explains the format. [`check`] compares them with
+//! what [`modules`](super::modules) finds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::modules::{Import, Tree};
 use super::problem::{Problem, Rule};
 
-/// The list of floors.
+/// The file that lists the floors.
 pub const FLOORS: &str = "xtask/floors.txt";
 
 /// The floors of one crate.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Floors {
-    /// The crate's folder.
+    /// The path of the crate's folder.
     pub folder: String,
     /// The line of the list that begins the crate, from 1.
     line: usize,
-    /// From the roof down.
+    /// The floors, top first.
     floors: Vec<Floor>,
 }
 
@@ -29,7 +29,7 @@ struct Floor {
     line: usize,
 }
 
-/// Reads the list. A problem names its line.
+/// Parses the list. Each problem names its line.
 pub fn parse(text: &str) -> (Vec<Floors>, Vec<Problem>) {
     let mut crates: Vec<Floors> = Vec::new();
     let mut problems = Vec::new();
@@ -41,13 +41,13 @@ pub fn parse(text: &str) -> (Vec<Floors>, Vec<Problem>) {
         }
         if let Some(folder) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
             if crates.iter().any(|known| known.folder == folder) {
-                wrong(format!("[{folder}] is here twice"));
+                wrong(format!("[{folder}] occurs twice"));
             }
             crates.push(Floors { folder: folder.to_owned(), line: number, floors: Vec::new() });
             continue;
         }
         let Some(own) = crates.last_mut() else {
-            wrong("a floor before the first [PATH OF A CRATE]".into());
+            wrong("this floor precedes the first [PATH OF A CRATE]".into());
             continue;
         };
         let is_recursive = line.ends_with(RECURSIVE);
@@ -68,10 +68,10 @@ pub fn parse(text: &str) -> (Vec<Floors>, Vec<Problem>) {
 
 const RECURSIVE: &str = "(recursive)";
 
-/// Checks a crate. `floors` may be empty; then only circles are problems.
+/// Checks a crate. If `floors` is empty, only cycles are problems.
 pub fn check(floors: &Floors, tree: &Tree) -> Vec<Problem> {
     let imports = tree.imports();
-    let mut problems = circles(floors, &imports);
+    let mut problems = cycles(floors, &imports);
     if floors.floors.is_empty() {
         return problems;
     }
@@ -101,7 +101,7 @@ impl Floors {
         Floors { folder: folder.to_owned(), ..Floors::default() }
     }
 
-    /// The place of a file's floor, counted from 1 at the roof; 0 is the root of the crate.
+    /// Returns the number of a file's floor, counted from 1 at the top. 0 is the root of the crate.
     fn floor_of(&self, file: &str) -> Option<usize> {
         let inside = self.inside(file);
         if matches!(inside, "lib" | "main")
@@ -116,14 +116,14 @@ impl Floors {
         fitting.max().map(|(_, number)| number)
     }
 
-    /// A file's path inside of `src`, without its ending.
+    /// Returns a file's path inside `src`, without its extension.
     fn inside<'a>(&self, file: &'a str) -> &'a str {
         let inside = file.strip_prefix(&self.folder).unwrap_or(file).trim_start_matches("/src/");
         let inside = inside.strip_suffix(".rs").unwrap_or(inside);
         inside.strip_suffix("/mod").unwrap_or(inside)
     }
 
-    /// Whether a file is `name` or in the folder `name`.
+    /// Returns whether a file is `name` or in the folder `name`.
     fn is_on(&self, file: &str, name: &str) -> bool {
         self.inside(file).strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
@@ -148,10 +148,11 @@ impl Floors {
     }
 }
 
-// ---- Circles
+// ---- Cycles
 
-/// Every set of files that import each other in a circle; the recursive floor's own are allowed.
-fn circles(floors: &Floors, imports: &[Import]) -> Vec<Problem> {
+/// Returns every set of files that import each other in a cycle, except those of the recursive
+/// floor, which are allowed.
+fn cycles(floors: &Floors, imports: &[Import]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for knot in knots(imports) {
         let mut of_knot = knot.iter().map(|file| floors.floor_of(file));
@@ -166,23 +167,23 @@ fn circles(floors: &Floors, imports: &[Import]) -> Vec<Problem> {
     problems
 }
 
-/// A problem that names all files of a knot and one shortest circle, import by import.
+/// Creates a problem that names all files of such a set and a shortest cycle, import by import.
 fn describe(floors: &Floors, knot: &BTreeSet<&str>, imports: &[Import]) -> Problem {
-    let circle = knot.iter().filter_map(|file| shortest_circle(file, knot, imports)).min_by_key(Vec::len);
+    let cycle = knot.iter().filter_map(|file| shortest_cycle(file, knot, imports)).min_by_key(Vec::len);
     let name = |file: &str| floors.inside(file).to_owned();
     let step = |import: &Import| {
         let from = import.from.strip_prefix(&floors.folder).unwrap_or(&import.from);
         format!("{}:{} imports {}", from.trim_start_matches("/src/"), import.line, name(&import.to))
     };
-    let steps: Vec<String> = circle.into_iter().flatten().map(step).collect();
+    let steps: Vec<String> = cycle.into_iter().flatten().map(step).collect();
     let all: Vec<String> = knot.iter().map(|file| name(file)).collect();
     let what =
-        format!("{} files import each other in a circle: {}; {}", all.len(), all.join(" "), steps.join(", "));
-    Problem::whole(Rule::Circle, knot.first().copied().unwrap_or_default(), what)
+        format!("{} files import each other in a cycle: {}; {}", all.len(), all.join(" "), steps.join(", "));
+    Problem::whole(Rule::Cycle, knot.first().copied().unwrap_or_default(), what)
 }
 
-/// The imports that lead from a file back to it, as few as there can be.
-fn shortest_circle<'a>(start: &str, knot: &BTreeSet<&str>, imports: &'a [Import]) -> Option<Vec<&'a Import>> {
+/// Returns a shortest chain of imports that leads from a file back to it.
+fn shortest_cycle<'a>(start: &str, knot: &BTreeSet<&str>, imports: &'a [Import]) -> Option<Vec<&'a Import>> {
     let mut reached_by: BTreeMap<&str, &Import> = BTreeMap::new();
     let mut open = VecDeque::from([start]);
     while let Some(file) = open.pop_front() {
@@ -194,15 +195,16 @@ fn shortest_circle<'a>(start: &str, knot: &BTreeSet<&str>, imports: &'a [Import]
             open.push_back(&import.to);
         }
     }
-    let mut circle = vec![*reached_by.get(start)?];
-    while circle.last()?.from != start {
-        circle.push(reached_by.get(circle.last()?.from.as_str())?);
+    let mut cycle = vec![*reached_by.get(start)?];
+    while cycle.last()?.from != start {
+        cycle.push(reached_by.get(cycle.last()?.from.as_str())?);
     }
-    circle.reverse();
-    Some(circle)
+    cycle.reverse();
+    Some(cycle)
 }
 
-/// The sets of files that all lead to each other by imports (strongly connected components).
+/// Returns the sets of files that can all reach each other by imports (strongly connected
+/// components).
 fn knots(imports: &[Import]) -> Vec<BTreeSet<&str>> {
     let mut next: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for import in imports {
@@ -249,7 +251,7 @@ mod tests {
         ("c/src/low.rs", "pub struct Low;\n"),
     ];
 
-    /// The problems of the crate above when some of its files have another text.
+    /// Returns the problems of the crate above after the text of some of its files is replaced.
     fn problems(list: &str, changes: &[(&str, &str)]) -> Vec<String> {
         let mut files: Vec<(&str, &str)> = FILES.to_vec();
         files.push(("c/src/middle/two.rs", "use super::one;\n"));
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_that_point_down_pass_and_so_does_the_circle_of_the_recursive_floor() {
+    fn imports_that_point_down_pass_and_so_does_the_cycle_of_the_recursive_floor() {
         assert_eq!(problems(LIST, &[]), Vec::<String>::new());
     }
 
@@ -315,21 +317,21 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_on_one_floor_is_caught() {
-        let circle = [("c/src/low.rs", "pub struct Low;\nuse crate::other::f;\n")];
-        let found = "c/src/low.rs: 2 files import each other in a circle: low other; \
+    fn a_cycle_on_one_floor_is_caught() {
+        let cycle = [("c/src/low.rs", "pub struct Low;\nuse crate::other::f;\n")];
+        let found = "c/src/low.rs: 2 files import each other in a cycle: low other; \
                      low.rs:2 imports other, other.rs:1 imports low";
-        one(LIST, &circle, found);
+        one(LIST, &cycle, found);
         let no_other = ("c/src/middle/two.rs", "");
-        one("[c]", &[circle[0], no_other], found);
+        one("[c]", &[cycle[0], no_other], found);
     }
 
     #[test]
-    fn a_circle_that_leaves_the_recursive_floor_is_caught() {
+    fn a_cycle_that_leaves_the_recursive_floor_is_caught() {
         let found = problems(LIST, &[("c/src/low.rs", "pub struct Low;\nuse crate::middle::one;\n")]);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(
-            found[0].contains("3 files import each other in a circle: low middle/one middle/two"),
+            found[0].contains("3 files import each other in a cycle: low middle/one middle/two"),
             "{found:?}"
         );
         assert!(found[1].contains("floor 3 `other low` imports floor 2 `middle`"), "{found:?}");
@@ -346,9 +348,9 @@ mod tests {
     #[test]
     fn a_list_that_says_too_much_is_caught() {
         let said = |list: &str| parse(list).1.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(said("a"), ["xtask/floors.txt:1: a floor before the first [PATH OF A CRATE]"]);
+        assert_eq!(said("a"), ["xtask/floors.txt:1: this floor precedes the first [PATH OF A CRATE]"]);
         assert_eq!(said("[c]\na\na b"), ["xtask/floors.txt:3: a is on two floors of c"]);
-        assert_eq!(said("[c]\n[c]"), ["xtask/floors.txt:2: [c] is here twice"]);
+        assert_eq!(said("[c]\n[c]"), ["xtask/floors.txt:2: [c] occurs twice"]);
         let twice = said("[c]\na (recursive)\nb (recursive)");
         assert_eq!(twice, ["xtask/floors.txt:3: a second (recursive) floor of c: one is allowed"]);
     }

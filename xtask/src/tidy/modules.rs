@@ -1,4 +1,4 @@
-//! Reads a crate as a tree of modules, and finds out which file imports which.
+//! Parses a crate into a tree of modules, and determines which file imports which.
 //!
 //! An import is a `use`, or a path in code, that leads to another module of the same crate: by
 //! `crate`, `self`, `super`, the name of a child, or a name that a `use` brought in. A re-export
@@ -14,10 +14,10 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, Meta, Token, UseTree, Visibility};
 
-/// How many names an import may be led on by re-exports; no honest crate has so many.
+/// The most re-exports that an import is followed through. No reasonable crate has as many.
 const REDIRECTIONS_MAX: u32 = 16;
 
-/// The modules of a crate, the root first.
+/// The modules of a crate. The root is the first.
 pub struct Tree {
     modules: Vec<Module>,
     /// Files that are compiled for tests only.
@@ -31,7 +31,7 @@ pub struct Tree {
 pub struct Import {
     pub from: String,
     pub to: String,
-    /// The first line of `from` that does so.
+    /// The first line of `from` that imports `to`.
     pub line: usize,
 }
 
@@ -44,7 +44,7 @@ struct Module {
     items: BTreeSet<String>,
     names: Vec<Name>,
     globs: Vec<Vec<String>>,
-    /// What the module's own code imports: the path, the line.
+    /// The paths that the module's own code imports, with their lines.
     paths: Vec<(Vec<String>, usize)>,
 }
 
@@ -63,12 +63,12 @@ impl Tree {
         tree
     }
 
-    /// All files that are compiled into the crate.
+    /// Returns all files that are compiled into the crate.
     pub fn files(&self) -> BTreeSet<&str> {
         self.modules.iter().map(|module| module.file.as_str()).collect()
     }
 
-    /// All imports between files, each pair of files once, in order.
+    /// Returns all imports between files, each pair of files once, sorted.
     pub fn imports(&self) -> Vec<Import> {
         let mut first: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for (number, module) in self.modules.iter().enumerate() {
@@ -144,15 +144,16 @@ impl Tree {
                 self.modules[number].children.insert(name, added);
             }
         }
-        // The modules of tests were read for their files' names; nothing may lead to them.
+        // The modules of tests were read only for the names of their files. No path may lead to
+        // them.
         if is_test {
             self.modules.truncate(number);
         }
         number
     }
 
-    /// Where a path leads that stands in `module`; None if it leaves the crate or stays inside of
-    /// an item.
+    /// Returns where a path in the code of `module` leads. None if the path leaves the crate or
+    /// stays inside an item.
     fn resolve(&self, module: usize, path: &[String], redirections: u32) -> Option<Target> {
         if redirections > REDIRECTIONS_MAX {
             return None;
@@ -184,7 +185,7 @@ impl Tree {
         }
     }
 
-    /// Follows a path from inside of a module as far as it can be followed.
+    /// Follows a path from a module, as far as it can be followed.
     fn walk(&self, module: usize, path: &[String], redirections: u32) -> Target {
         let here = &self.modules[module];
         let Some((first, rest)) = path.split_first() else { return Target { module, found: true } };
@@ -197,11 +198,11 @@ impl Tree {
         self.resolve_name(module, first, rest, redirections).unwrap_or(Target { module, found: false })
     }
 
-    /// Follows a name that a `use` of the module brought in, and the rest of the path behind it.
+    /// Follows a name that a `use` brought into the module, and then the rest of the path.
     fn resolve_name(&self, module: usize, name: &str, rest: &[String], redirections: u32) -> Option<Target> {
         let here = &self.modules[module];
         for used in here.names.iter().filter(|used| used.name == name) {
-            // A `use` of a name that is also its own first word means another crate.
+            // A `use` whose first word is the name that it brings in refers to another crate.
             if used.path.first().is_some_and(|first| first == name) && !here.children.contains_key(name) {
                 continue;
             }
@@ -228,7 +229,7 @@ struct Target {
 }
 
 impl Module {
-    /// Takes an item that is not a module: what it is called, and what it imports.
+    /// Records the name and the imports of an item that is not a module.
     fn take(&mut self, item: &Item) {
         if let Item::Use(import) = item {
             let line = import.use_token.span.start().line;
@@ -250,8 +251,8 @@ impl Module {
         };
         self.items.extend(name.map(ToString::to_string));
         Paths(&mut self.paths).visit_item(item);
-        // A `use` inside of a function brings its names into that function alone; here they count
-        // for the whole module, which finds more imports and never fewer.
+        // A `use` inside a function brings its names into that function only. Here they count for
+        // the whole module, which can add imports but never miss one.
         let mut inner = InnerUses(Vec::new());
         inner.visit_item(item);
         for (tree, line) in inner.0 {
@@ -298,7 +299,7 @@ impl Module {
     }
 }
 
-/// Collects the paths of code, those inside of macros too.
+/// Collects the paths in code, including those inside macros.
 struct Paths<'a>(&'a mut Vec<(Vec<String>, usize)>);
 
 impl<'ast> Visit<'ast> for Paths<'_> {
@@ -337,7 +338,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
 }
 
 impl Paths<'_> {
-    /// Takes all chains of `name::name` from the tokens of a macro.
+    /// Collects all chains of the form `name::name` from the tokens of a macro.
     fn take_tokens(&mut self, tokens: &TokenStream) {
         let mut names: Vec<String> = Vec::new();
         let (mut line, mut colons) = (0, 0);
@@ -373,7 +374,7 @@ impl Paths<'_> {
     }
 }
 
-/// Collects the `use`s inside of functions.
+/// Collects the `use` items inside functions.
 struct InnerUses(Vec<(UseTree, usize)>);
 
 impl<'ast> Visit<'ast> for InnerUses {
@@ -388,7 +389,7 @@ impl<'ast> Visit<'ast> for InnerUses {
     }
 }
 
-/// The attributes of an item.
+/// Returns the attributes of an item.
 pub fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
@@ -410,7 +411,8 @@ pub fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Whether something is compiled for tests only: `#[test]`, or a `#[cfg]` that demands `test`.
+/// Returns whether an item is compiled for tests only: `#[test]`, or a `#[cfg]` that demands
+/// `test`.
 pub fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let condition = |meta: &Meta| match meta {
@@ -421,7 +423,7 @@ pub fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Whether a condition can hold in tests only.
+/// Returns whether a condition can hold only in tests.
 fn demands_test(condition: &Meta) -> bool {
     let Meta::List(list) = condition else { return condition.path().is_ident("test") };
     let inside = list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated);

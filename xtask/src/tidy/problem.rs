@@ -1,8 +1,8 @@
-//! What a check finds: the broken rule, the file, the line, and a sentence.
+//! A problem that a check finds: the broken rule, the file, the line, and a description.
 
 use std::fmt;
 
-/// What a problem breaks. Its word is what the list of exceptions says.
+/// The rule that a problem breaks. The list of exceptions names a rule by its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// The rules of [`text`](super::text), which have no exceptions.
@@ -11,7 +11,7 @@ pub enum Rule {
     Lines,
     Function,
     Floor,
-    Circle,
+    Cycle,
 }
 
 impl Rule {
@@ -22,32 +22,32 @@ impl Rule {
         (Rule::Lines, "lines"),
         (Rule::Function, "function"),
         (Rule::Floor, "floor"),
-        (Rule::Circle, "circle"),
+        (Rule::Cycle, "cycle"),
     ];
 
-    /// The word of the rule.
+    /// Returns the word of the rule.
     pub fn word(self) -> &'static str {
         Rule::ALL.iter().find(|(rule, _)| *rule == self).map_or("", |(_, word)| word)
     }
 }
 
-/// One thing that is wrong with a file.
+/// One problem of a file.
 #[derive(Debug)]
 pub struct Problem {
     pub rule: Rule,
     pub path: String,
-    /// From 1; None: the whole file.
+    /// Counted from 1. None if the problem concerns the whole file.
     pub line: Option<usize>,
     pub what: String,
 }
 
 impl Problem {
-    /// A problem of one line.
+    /// Creates a problem of one line.
     pub fn at(rule: Rule, path: &str, line: usize, what: String) -> Problem {
         Problem { rule, path: path.to_owned(), line: Some(line), what }
     }
 
-    /// A problem of a file as a whole.
+    /// Creates a problem of a file as a whole.
     pub fn whole(rule: Rule, path: &str, what: String) -> Problem {
         Problem { rule, path: path.to_owned(), line: None, what }
     }

@@ -12,13 +12,14 @@ pub struct Line {
     pub comment: Option<String>,
 }
 
-/// Where the scanner stands.
+/// The state of the scanner.
 enum State {
     Code,
-    /// Inside of a string that ends with a quote and this number of `#`; None: escapes count.
+    /// Inside a raw string that ends with a quote and this number of `#`. None: inside a string
+    /// with escapes.
     Text(Option<usize>),
     LineComment,
-    /// Inside of this number of nested block comments.
+    /// Inside this number of nested block comments.
     BlockComment(u32),
 }
 
@@ -44,7 +45,7 @@ pub fn lines(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Takes the next characters of a line; returns how many.
+/// Consumes the next characters of a line. Returns their number.
 fn step(state: &mut State, rest: &[char], line: &mut Line) -> usize {
     let taken = match *state {
         State::Code => return step_in_code(state, rest, line),
@@ -106,7 +107,7 @@ fn step_in_code(state: &mut State, rest: &[char], line: &mut Line) -> usize {
             line.code.push('"');
             rest.len() - after.len() + hashes + 1
         }
-        // A character; a lifetime has no quote behind its first letter.
+        // A character literal. A lifetime has no quote after its first letter.
         ['\'', '\\', _, tail @ ..] => {
             line.code.push_str("''");
             3 + tail.iter().position(|next| *next == '\'').map_or(tail.len(), |end| end + 1)

@@ -1,4 +1,5 @@
-//! No file over [`LINES_MAX`] lines and no function over [`FUNCTION_LINES_MAX`], tests aside.
+//! Checks that no file is longer than [`LINES_MAX`] lines and no function longer than
+//! [`FUNCTION_LINES_MAX`]. Tests do not count.
 //!
 //! Tests are files in a `tests` folder, files that only tests compile, and items under `#[test]` or
 //! `#[cfg(test)]`.
@@ -13,16 +14,16 @@ use super::problem::{Problem, Rule};
 /// The most lines of a file.
 pub const LINES_MAX: usize = 600;
 
-/// The most lines of a function, from the line of its `fn` to its closing brace.
+/// The most lines of a function, from the line with its `fn` to its closing brace.
 pub const FUNCTION_LINES_MAX: usize = 80;
 
-/// Checks a file that is not a test as a whole.
+/// Checks a file. The caller leaves out files that only contain tests.
 pub fn check(path: &str, text: &str) -> Vec<Problem> {
     let parsed = match syn::parse_file(text) {
         Ok(parsed) => parsed,
         Err(error) => {
             let line = error.span().start().line;
-            return vec![Problem::at(Rule::Lines, path, line, format!("this is not Rust: {error}"))];
+            return vec![Problem::at(Rule::Lines, path, line, format!("cannot parse this file: {error}"))];
         }
     };
     let mut sizes = Sizes { path, test_lines: 0, problems: Vec::new() };
@@ -89,7 +90,7 @@ impl<'ast> Visit<'ast> for Sizes<'_> {
 mod tests {
     use super::*;
 
-    /// What is wrong with a file, without its path.
+    /// Returns the problems of a file with this text.
     fn wrong(text: &str) -> Vec<String> {
         check("a.rs", text).into_iter().map(|problem| problem.to_string()).collect()
     }
@@ -106,7 +107,7 @@ mod tests {
         for before in ["impl A {", "impl B for A {", "trait B {", "mod m {"] {
             assert_eq!(wrong(&format!("{before} {}}}", function("f", 81))).len(), 1, "{before}");
         }
-        // A function inside of another counts with it.
+        // A function inside another counts as a part of it.
         assert_eq!(wrong(&format!("fn g() {{\n{}}}\n", function("f", 79))).len(), 1);
     }
 

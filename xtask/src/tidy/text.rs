@@ -1,16 +1,16 @@
-//! Rules about single lines: names of files, first lines, white space, marks of unfinished work,
-//! and where `unsafe` may stand.
+//! Rules about names of files and single lines: first lines, white space, marks of unfinished work,
+//! and the files that may contain `unsafe`.
 
 use super::problem::{Problem, Rule};
 use super::scan::Line;
 
-/// The list of files that may hold `unsafe`, one path a line.
+/// The list of files that may contain `unsafe`, one path per line.
 pub const UNSAFE_FILES: &str = "xtask/unsafe-files.txt";
 
-/// Names that say nothing about what is inside.
+/// Names of files and folders that say nothing about their content.
 const EMPTY_NAMES: [&str; 6] = ["util", "utils", "common", "misc", "helper", "helpers"];
 
-/// Marks of unfinished work. In pieces, so that this file does not hold them itself.
+/// Marks of unfinished work. Each is in pieces, so that this file does not contain it.
 const MARKS: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -19,8 +19,8 @@ const MARKS: [&str; 5] = [
     concat!("dbg", "!("),
 ];
 
-/// Everything that is wrong with one file. `lines` are those of a Rust file, and empty for all
-/// others.
+/// Returns the problems of one file. `lines` are the lines of a Rust file; empty for all other
+/// files.
 pub fn check(path: &str, text: &str, lines: &[Line], allowed: &[String]) -> Vec<Problem> {
     let mut problems = Vec::new();
     if path.ends_with(".rs") {
@@ -34,7 +34,7 @@ pub fn check(path: &str, text: &str, lines: &[Line], allowed: &[String]) -> Vec<
     if path == "CHANGELOG.md"
         && !text.lines().any(|line| line.starts_with("## ") && line.contains("Unreleased"))
     {
-        problems.push(whole(path, "there is no section \"## Unreleased\" on top".into()));
+        problems.push(whole(path, "the section \"## Unreleased\" is missing".into()));
     }
     problems.extend(spaces(path, text));
     problems
@@ -48,7 +48,7 @@ fn at(path: &str, line: usize, what: String) -> Problem {
     Problem::at(Rule::Text, path, line, what)
 }
 
-/// The paths of the list of files that may hold `unsafe`.
+/// Parses the list of files that may contain `unsafe`. Returns their paths.
 pub fn unsafe_files(text: &str) -> Vec<String> {
     let paths = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     paths.map(str::to_owned).collect()
@@ -59,29 +59,33 @@ fn name(path: &str) -> Option<Problem> {
     let file = parts.pop()?.trim_end_matches(".rs");
     parts.push(file);
     let empty = parts.into_iter().find(|part| EMPTY_NAMES.contains(part))?;
-    Some(whole(path, format!("\"{empty}\" says nothing about what is inside")))
+    Some(whole(path, format!("the name \"{empty}\" says nothing about the content")))
 }
 
 fn headline(path: &str, text: &str) -> Option<Problem> {
     let found = text.lines().next().is_some_and(|line| line.starts_with("//! "));
-    (!found).then(|| at(path, 1, "the first line says what the file is, as `//! ...`".into()))
+    (!found).then(|| at(path, 1, "the first line must describe the file, as `//! ...`".into()))
 }
 
-/// Both ways: `unsafe` outside the list, and a listed file without any.
+/// Finds `unsafe` in a file that is not on the list, and a listed file without `unsafe`.
 fn unsafety(path: &str, lines: &[Line], allowed: &[String]) -> Option<Problem> {
     let line = lines.iter().position(|line| holds_unsafe(&line.code));
     match (line, allowed.iter().any(|allowed| allowed == path)) {
-        (Some(line), false) => {
-            Some(at(path, line + 1, format!("`unsafe`, and the file is not in {UNSAFE_FILES}")))
-        }
-        (None, true) => {
-            Some(whole(path, format!("holds no `unsafe` any more; remove it from {UNSAFE_FILES}")))
-        }
+        (Some(line), false) => Some(at(
+            path,
+            line + 1,
+            format!("`unsafe` is not allowed here: the file is not in {UNSAFE_FILES}"),
+        )),
+        (None, true) => Some(whole(
+            path,
+            format!("the file contains no `unsafe` any more; remove it from {UNSAFE_FILES}"),
+        )),
         _ => None,
     }
 }
 
-/// `unsafe` as a word of its own; lints such as `unsafe_code` are other words.
+/// Returns whether code contains the word `unsafe`. Names of lints such as `unsafe_code` do not
+/// count.
 fn holds_unsafe(code: &str) -> bool {
     code.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "unsafe")
 }
@@ -91,7 +95,7 @@ fn marks(path: &str, text: &str) -> Vec<Problem> {
     lines
         .filter_map(|(number, line)| {
             let mark = MARKS.iter().find(|mark| line.contains(**mark))?;
-            Some(at(path, number + 1, format!("{mark}: do it, or write it down as an issue")))
+            Some(at(path, number + 1, format!("{mark}: finish the work, or open an issue")))
         })
         .collect()
 }

@@ -1,7 +1,8 @@
-//! Prose is at most [`COLUMNS_MAX`] columns wide: Markdown, and the comments of everything else.
+//! Checks that prose is at most [`COLUMNS_MAX`] columns wide: Markdown, and the comments of all
+//! other files.
 //!
-//! Exempt are the lines that cannot be broken: tables and code blocks of Markdown, and lines that
-//! hold nothing but one link.
+//! Lines that cannot be broken are exempt: tables and code blocks of Markdown, and lines that
+//! contain only a link.
 
 use super::problem::{Problem, Rule};
 use super::scan::Line;
@@ -9,7 +10,7 @@ use super::scan::Line;
 /// The widest line of prose, in characters.
 pub const COLUMNS_MAX: usize = 100;
 
-/// Checks a file; `lines` are those of a Rust file, and empty for all others.
+/// Checks a file. `lines` are the lines of a Rust file; empty for all other files.
 pub fn check(path: &str, text: &str, lines: &[Line]) -> Vec<Problem> {
     let name = path.rsplit('/').next().unwrap_or(path);
     let is_shell = path.ends_with(".sh") || text.lines().next().is_some_and(is_shell_headline);
@@ -33,7 +34,8 @@ fn is_shell_headline(line: &str) -> bool {
     line.starts_with("#!") && line.ends_with("sh")
 }
 
-/// Lines that are too wide and end in a comment: their numbers from 1, and their widths.
+/// Returns the lines that are too wide and end in a comment: their numbers from 1, and their
+/// widths.
 fn wide_comments(text: &str, comment: impl Fn(usize, &str) -> Option<String>) -> Vec<(usize, usize)> {
     let wide = text.lines().enumerate().filter(|(number, line)| {
         line.chars().count() > COLUMNS_MAX
@@ -42,10 +44,10 @@ fn wide_comments(text: &str, comment: impl Fn(usize, &str) -> Option<String>) ->
     wide.map(|(number, line)| (number + 1, line.chars().count())).collect()
 }
 
-/// What stands before the words of a comment.
+/// The characters before the words of a comment.
 const MARKERS: [char; 4] = ['/', '!', '#', ' '];
 
-/// The comment of a line of TOML or shell, from its `#` on.
+/// Returns the comment of a line of TOML or shell, from its `#` on.
 fn hash_comment(line: &str) -> Option<String> {
     let mut quote = None;
     let mut before = ' ';
@@ -61,7 +63,7 @@ fn hash_comment(line: &str) -> Option<String> {
     None
 }
 
-/// Lines of Markdown that are too wide: their numbers from 1, and their widths.
+/// Returns the lines of Markdown that are too wide: their numbers from 1, and their widths.
 fn wide_prose(text: &str) -> Vec<(usize, usize)> {
     let mut fence: Option<&str> = None;
     let mut wide = Vec::new();
@@ -84,7 +86,7 @@ fn wide_prose(text: &str) -> Vec<(usize, usize)> {
     wide
 }
 
-/// Whether a line holds one link or one picture and nothing else, but for the mark of a list.
+/// Returns whether a line contains only a link or a picture, apart from the mark of a list.
 fn is_one_link(words: &str) -> bool {
     let words = words.trim().trim_start_matches(['-', '*', '>']).trim_start();
     let words = words.trim_end_matches(['.', ',', ';', ':', ')']);
@@ -109,7 +111,7 @@ mod tests {
     use super::super::scan;
     use super::*;
 
-    /// The numbers of the lines that are too wide.
+    /// Returns the numbers of the lines that are too wide.
     fn wide(path: &str, text: &str) -> Vec<usize> {
         let problems = check(path, text, &scan::lines(text));
         problems.iter().map(|problem| problem.line.expect("a line")).collect()
