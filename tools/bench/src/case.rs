@@ -1,7 +1,7 @@
 //! Cases: the keys that a suite's file may set, their types and their defaults.
 //!
-//! A key with an array of values stands for one case per value, and several arrays for all
-//! combinations. So the points of a figure are one line of a file.
+//! A key with an array of values stands for one case per value, and several arrays stand for all
+//! combinations. One line of a file can therefore define all points of a figure.
 //!
 //! Not here: files and figures (`suite.rs`), and what a driver does with the keys.
 
@@ -16,7 +16,7 @@ use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, SeqAccess, Vi
 
 use crate::machine;
 
-/// The value of a key or of a figure, as rows have it.
+/// The value of a key or of a figure, as it appears in rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
@@ -31,7 +31,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value as a number, for axes.
+    /// Returns the value as a number, for the axes of charts.
     pub fn number(&self) -> Option<f64> {
         match self {
             Value::Flag(_) | Value::Text(_) => None,
@@ -82,7 +82,7 @@ trait Parameter: Clone {
     }
 }
 
-/// Finds the one of `all` that is called `word`.
+/// Returns the value of `all` that is called `word`.
 fn one_of<T: Copy>(word: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
     all.iter().copied().find(|item| name(*item) == word).ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|item| name(*item)).collect();
@@ -119,7 +119,7 @@ macro_rules! words {
 }
 
 words! {
-    /// What a slice's time is measured with.
+    /// The clock that measures the time of a slice.
     Clock {
         /// Processor time of the calling thread, for loops that never wait. Time that other
         /// programs take does not count.
@@ -128,13 +128,13 @@ words! {
         Wall = "wall",
     }
 
-    /// Where the bytes of a store lie.
+    /// The medium of a store.
     Place {
         /// A file on a disk, at the path that the user gives.
         Disk = "disk",
-        /// A file in the kernel's memory.
+        /// A file in memory (tmpfs).
         Memory = "memory",
-        /// A block device over such a file, if the user may make one.
+        /// A block device over a file in memory, if the user has the permission to create one.
         Ram = "ram",
     }
 
@@ -152,7 +152,7 @@ words! {
         Queue = "queue",
     }
 
-    /// Which threads access which pages of two nodes.
+    /// The nodes of the threads, and the nodes of the pages that they access.
     Load {
         /// Threads of one node, pages of both.
         Near = "near",
@@ -162,7 +162,7 @@ words! {
         Own = "own",
         /// Threads of one node, and later of the other.
         Moving = "moving",
-        /// As `near`, with twice as many pages as frames.
+        /// As `near`, but with twice as many pages as frames.
         Pressure = "pressure",
     }
 
@@ -206,7 +206,8 @@ pub struct DriverName(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
-/// Which pages are accessed: a line of `octavo_sim::generate` that may leave `pages` out, or `one`.
+/// The pattern of accessed pages: a line of `octavo_sim::generate`, in which `pages` is optional,
+/// or `one`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
@@ -223,7 +224,7 @@ pub struct Count(pub usize);
 pub struct Percent(pub u32);
 
 impl Percent {
-    /// Whether an operation that drew `random` belongs to the share.
+    /// Returns whether an operation with the random number `random` belongs to the share.
     pub fn has(self, random: u64) -> bool {
         octavo_random::scale(random, 100) < self.0.into()
     }
@@ -250,18 +251,18 @@ macro_rules! keys {
             pub name: String,
             /// The names of the contestants. The first is what the case measures.
             pub contestants: Vec<String>,
-            /// The first contestant is compared with the fastest of these.
+            /// The references: the first contestant is compared with the fastest of them.
             pub reference: Vec<String>,
-            /// What slices are timed with. Default: the driver's.
+            /// The clock that slices are timed with. Default: the driver's.
             pub clock: Option<Clock>,
-            /// Time for all slices. Default: the driver's.
+            /// The total time of all slices. Default: the driver's.
             pub seconds: Option<f64>,
             /// Whether each operation is timed. Default: the driver's.
             pub timed: Option<bool>,
             $($(#[$doc])* pub $key: $kind,)*
         }
 
-        /// One or more cases, as a file has them.
+        /// One or more cases, as a file contains them.
         #[derive(Clone, Debug, Default, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct CaseText {
@@ -275,7 +276,7 @@ macro_rules! keys {
         }
 
         impl CaseText {
-            /// These keys, and those of `other` that are not set here.
+            /// Returns these keys, plus those of `other` that are not set here.
             pub fn or(self, other: &CaseText) -> CaseText {
                 CaseText {
                     name: self.name.or_else(|| other.name.clone()),
@@ -316,7 +317,8 @@ macro_rules! keys {
                         }
                     )*
                 }
-                // Multiples of few processors can be the same number of threads.
+                // On a machine with few processors, two multiples can be the same number of
+                // threads.
                 let mut different: Vec<Case> = Vec::new();
                 for case in cases {
                     if !different.contains(&case) {
@@ -420,7 +422,8 @@ impl Size {
 impl Pattern {
     fn parse(text: &str) -> Result<Pattern, String> {
         let pattern = Pattern(text.into());
-        // Any number of pages will do: parsing now reports errors with their line, before the run.
+        // The number of pages does not matter: the line is parsed here so that an error is reported
+        // with its line, before the run.
         octavo_sim::generate::parse(&pattern.over(1000, 1)).map_err(|error| error.to_string())?;
         Ok(pattern)
     }
@@ -487,7 +490,7 @@ impl Parameter for Size {
     }
 }
 
-/// A number or a text, before its meaning is known.
+/// A number or a text that is not interpreted yet.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum Scalar {
@@ -525,7 +528,8 @@ from_scalar! {
         |name| one_of(name, &[CacheMode::Writethrough, CacheMode::Writeback], CacheMode::name).map(Mode);
 }
 
-/// More threads, operations in flight or operations of a batch than this are a mistake.
+/// The most threads, operations in flight or operations of a batch. More are probably a mistake in
+/// the suite.
 const COUNT_MAX: i64 = 65536;
 
 fn positive(count: i64) -> Result<usize, String> {

@@ -1,9 +1,9 @@
-//! The content of pages, and its check: every word depends on its page and on its place in the
-//! page.
+//! The content of pages, and the check of that content: every word depends on its page and on its
+//! position in the page.
 //!
 //! Word `i` of page `p` is `mix(p) ^ PLACES[i]`. `mix` is a bijection and all places differ, so the
 //! check finds wrong pages, shifted parts of pages, and pages that were swapped. The check is one
-//! exclusive-or over the page, which vectorises.
+//! pass of exclusive-ors over the page, which the compiler vectorises.
 
 use std::fs::File;
 use std::io::Write;
@@ -63,7 +63,8 @@ pub fn write_file(mut file: &File, len_bytes: u64, progress: &mut dyn FnMut(u64)
     file.sync_all()
 }
 
-/// Whether `bytes` are the content of `page` from byte `skip` on. Both are whole words.
+/// Returns whether `bytes` are the content of `page` from byte `skip` on. `skip` and the length of
+/// `bytes` are whole words.
 pub fn is_right(page: u64, skip: usize, bytes: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
@@ -73,7 +74,7 @@ pub fn is_right(page: u64, skip: usize, bytes: &[u8]) -> bool {
     is_right_here(page, skip, bytes)
 }
 
-/// [`is_right`] as an error that names the page and the contestant `reader`.
+/// Like [`is_right`], but returns an error that names the page and the contestant `reader`.
 pub fn check(page: u64, skip: usize, bytes: &[u8], reader: &str) -> Result<(), Error> {
     match is_right(page, skip, bytes) {
         true => Ok(()),
@@ -81,8 +82,8 @@ pub fn check(page: u64, skip: usize, bytes: &[u8], reader: &str) -> Result<(), E
     }
 }
 
-/// [`is_right_here`] compiled for wider vectors. Every contestant pays for the check, so it must be
-/// a small part of what is measured.
+/// [`is_right_here`] compiled for wider vectors. Every contestant runs the check, so it must take
+/// only a small part of the measured time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn is_right_avx2(page: u64, skip: usize, bytes: &[u8]) -> bool {

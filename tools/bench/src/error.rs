@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a suite ended without its figures.
+/// The reason why a suite ended without its figures.
 #[derive(Debug)]
 pub struct Error(String);
 
@@ -12,7 +12,7 @@ impl Error {
         Error(what.into())
     }
 
-    /// For `map_err`: names what failed, before the text of its error.
+    /// For `map_err`: puts the name of the failed step before the error's text.
     pub fn at<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> Error {
         move |error| Error(format!("{what}: {error}"))
     }

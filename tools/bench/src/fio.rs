@@ -8,20 +8,20 @@ use crate::error::Error;
 use crate::machine;
 use crate::turns::Team;
 
-/// A shorter run of fio is mostly its start.
+/// The shortest run of fio: a shorter one would mostly measure fio's start.
 const SLICE_MIN: Duration = Duration::from_secs(1);
 
 /// A job that fio runs.
 pub struct Job {
-    /// The options, separated by spaces, without the time.
+    /// The options of the job, separated by spaces, without the time.
     pub options: String,
     /// One more option with a path, which may contain spaces.
     pub path: String,
-    /// Whether slices may be shorter than a sensible second.
+    /// Whether slices may be shorter than one second, which gives less reliable figures.
     pub quick: bool,
 }
 
-/// The path of fio, if it is installed.
+/// Returns the path of fio, if it is installed.
 pub fn installed() -> Option<PathBuf> {
     machine::program("fio")
 }
@@ -32,7 +32,7 @@ pub fn nbd_uri(socket: &Path) -> String {
 }
 
 impl Job {
-    /// The job as a contestant called `name`.
+    /// Returns the job as a contestant called `name`.
     pub fn team(self, name: &str) -> Team<'_> {
         Team::program(name, move |time| self.run(time))
     }
@@ -55,7 +55,8 @@ impl Job {
     }
 }
 
-/// Reads and writes per second of a terse report, version 3: fields 8 and 49, counted from 1.
+/// Returns the reads and writes per second in a terse report, version 3: fields 8 and 49, counted
+/// from 1.
 fn iops(text: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.starts_with("3;"))?;
     let fields: Vec<&str> = line.split(';').collect();

@@ -1,10 +1,11 @@
-//! Benchmarks of the engine, each beside a bare loop that does the same work without the engine.
+//! Benchmarks of the engine. Each compares the engine with a bare loop that does the same work
+//! without it.
 //!
 //! A suite is a TOML file with cases and with figures to draw. The contestants of a case take turns
 //! in short slices (A B C A B C ...), and the case is reported as ratios of slices of the same
-//! round, so that other load on the machine slows all contestants alike. A row has everything that
-//! is needed to judge it: the number of slices, their spread, the machine, the commit, and the
-//! settings.
+//! round, so that other load on the machine slows all contestants alike. A row contains everything
+//! that a reader needs to judge it: the number of slices, their spread, the machine, the commit,
+//! and the settings.
 //!
 //! From the top down; a file imports only files of lower rows:
 //!
@@ -27,8 +28,8 @@
 //! | `statistics.rs` | medians, percentiles, fits |
 //! | `machine.rs`, `error.rs` | facts about the machine; the error of a run |
 //!
-//! Not here: goals (a row shows figures, people judge them; but rows of `partitions` have goals),
-//! the command line (`tools/cli`), and other authors' caches (`tools/bench-compare`).
+//! Not here: goals (rows show figures, and people judge them; only rows of `partitions` contain
+//! goals), the command line (`tools/cli`), and other authors' caches (`tools/bench-compare`).
 
 mod case;
 mod clock;

@@ -1,5 +1,5 @@
-//! Facts about this machine and this process, from the kernel: processor, release, resident memory,
-//! huge pages.
+//! Queries the kernel for facts about this machine and this process: processor, kernel release,
+//! resident memory, huge pages.
 
 use std::fs::read_to_string;
 use std::path::PathBuf;
@@ -24,8 +24,8 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Binds the calling thread to one of these processors: number `thread`, modulo their count. Does
-/// nothing if the kernel refuses.
+/// Binds the calling thread to one of the processors that this process may use: number `thread`,
+/// modulo their count. Does nothing if the kernel refuses.
 pub fn pin(thread: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
@@ -44,8 +44,8 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// The path of an installed program. Also searches `sbin`, where disk servers are and where only
-/// root's PATH looks.
+/// Returns the path of an installed program. Also searches the `sbin` folders, which contain disk
+/// servers and are only in root's PATH.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -58,7 +58,8 @@ pub fn kernel() -> String {
     if release.is_empty() { "unknown".into() } else { release.trim().to_owned() }
 }
 
-/// The mapping that contains `address`: its bytes on huge pages, and its resident bytes.
+/// Returns two figures of the mapping that contains `address`: its bytes on huge pages, and its
+/// resident bytes.
 pub fn huge_pages_bytes(address: usize) -> (u64, u64) {
     let smaps = read_to_string("/proc/self/smaps").unwrap_or_default();
     let mut inside = false;

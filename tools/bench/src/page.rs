@@ -51,7 +51,7 @@ fn values(figure: &Figure, row: &Row) -> Vec<(String, Point)> {
 
 /// The name of a curve: the contestant, and the values of the keys that tell curves apart.
 fn label(figure: &Figure, row: &Row, contestant: &str) -> String {
-    // Of a generator's line, only its kind.
+    // Of a generator's line, the name contains only the kind.
     let short = |value: String| value.split(':').next().map(str::to_owned);
     let keys = figure.series.iter().filter_map(|key| short(row.value(key)?.to_string()));
     let mut words: Vec<String> = keys.collect();
@@ -109,7 +109,8 @@ fn bars(figure: &Figure, row: &Row, page: &mut Page) -> Vec<Bar> {
     values(figure, row).into_iter().map(bar).collect()
 }
 
-/// Fits a law to each curve and adds it as a curve. Returns a note with its parameters.
+/// Fits the universal scalability law to each curve, and adds the fit as a curve. Returns a note
+/// with its parameters.
 fn fit(curves: &mut Vec<Series>) -> String {
     let mut notes = Vec::new();
     for curve in curves.clone() {

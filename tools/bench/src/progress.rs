@@ -8,13 +8,13 @@ use crate::report::Row;
 
 /// Receives the rows and the progress of a suite.
 pub trait Listener {
-    /// A case begins.
+    /// Called when a case begins.
     fn begins(&mut self, case: &Begun);
-    /// A case has a row.
+    /// Called when a case has a row.
     fn row(&mut self, row: &Row);
-    /// The current step of the case.
+    /// Called with the current step of the case.
     fn progress(&mut self, news: &str);
-    /// Something that makes the figures less reliable.
+    /// Receives a warning: something makes the figures less reliable.
     fn warning(&mut self, warning: &str);
 }
 
@@ -23,14 +23,14 @@ pub trait Listener {
 pub struct Begun {
     /// The name of the case.
     pub case: String,
-    /// The cases that are done, and all cases.
+    /// The number of cases that are done, and the number of all cases.
     pub done: (usize, usize),
     /// The estimated remaining time of the suite, in seconds.
     pub left_s: f64,
 }
 
-/// Estimates the seconds until all cases are done: the expected times of the cases that are left,
-/// times the pace of the first `done` ones.
+/// Estimates the seconds until all cases are done: the expected time of the remaining cases,
+/// multiplied by the ratio of actual to expected time of the first `done` cases.
 pub(crate) fn left_s(expected_s: &[f64], done: usize, elapsed: Duration) -> f64 {
     let (behind, ahead) = expected_s.split_at(done);
     let behind: f64 = behind.iter().sum();
@@ -59,7 +59,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins without a line. Writes nothing if `is_quiet`.
+    /// Creates a writer that has not written a line yet. It writes nothing if `is_quiet`.
     pub fn new(is_quiet: bool) -> Progress {
         Progress { is_quiet, is_terminal: std::io::stderr().is_terminal(), is_open: false }
     }
@@ -81,7 +81,7 @@ impl Progress {
         }
     }
 
-    /// Removes such a line.
+    /// Removes a line that was to be replaced.
     pub fn clear(&mut self) {
         if self.is_open {
             self.news("");
@@ -93,7 +93,7 @@ impl Progress {
 pub(crate) mod tests {
     use super::*;
 
-    /// Ignores everything, and panics if a case begins.
+    /// Ignores everything, but panics if a case begins.
     pub(crate) struct NeverBegins;
 
     impl Listener for NeverBegins {

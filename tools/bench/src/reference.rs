@@ -1,14 +1,15 @@
 //! References: the same work without a cache, as fast as we can make it.
 //!
-//! * [`Gather`]: copies random places of one large array on huge pages. The floor of every hit: no
-//!   lookup, no check, no counter. One loop is plain and one prefetches; the faster one counts. The
-//!   places come from a stream of indices that is made before the run. [`Gather::lines`] reads one
-//!   cache line of each place and keeps nothing: the reference of a pin.
+//! * [`Gather`]: copies random places of one large array on huge pages. No hit can be faster: there
+//!   is no lookup, no check and no counter. One loop is plain and one prefetches; the faster one is
+//!   the reference. The places come from a stream of indices that is made before the run.
+//!   [`Gather::lines`] reads one cache line of each place and keeps nothing: the reference of a
+//!   pin.
 //! * [`Array::read_words`], [`Array::write_words`]: copies from and to memory that several threads
-//!   read and write. A word is read and written whole; nothing more is guaranteed.
+//!   read and write. Each word is read and written atomically; nothing more is guaranteed.
 //! * [`DirectFile`]: blocking reads and writes past the kernel's page cache, with private pages.
-//! * [`PrivateIo`]: I/O of a store through the engine's own ring, with
-//!   private pages. The floor of every miss: no table, no frame, no waiter.
+//! * [`PrivateIo`]: I/O of a store through the engine's own ring, with private pages. No miss can
+//!   be faster: there is no table, no frame and no waiter.
 //!
 //! All of them leave the bytes in the caller's buffers, as the engine does.
 
@@ -32,7 +33,7 @@ use crate::content::{self, PAGE_BYTES};
 /// Offsets in a stream of indices are multiples of `1 << UNIT_SHIFT` bytes (128).
 pub const UNIT_SHIFT: u32 = 7;
 
-/// Zeroed memory, on huge pages as far as the kernel has them.
+/// Zeroed memory, on huge pages as far as the kernel provides them.
 pub struct Array {
     base: NonNull<u8>,
     len: usize,
@@ -48,7 +49,7 @@ impl Array {
         let mapped_len = len + HUGE_PAGE;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new anonymous mapping touches nothing that exists.
+        // SAFETY: a new anonymous mapping affects no existing memory.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), mapped_len, protection, flags, -1, 0) };
         let mapped = NonNull::new(at.cast::<u8>()).filter(|_| at != libc::MAP_FAILED);
         let mapped = mapped.ok_or_else(io::Error::last_os_error)?;
@@ -92,8 +93,8 @@ impl Array {
     }
 }
 
-// SAFETY: the memory is bound to no thread. A shared reference allows plain reads by `Gather`, and
-// atomic accesses to words.
+// SAFETY: the memory belongs to no particular thread. A shared reference allows plain reads by
+// `Gather`, and atomic accesses to words.
 unsafe impl Send for Array {}
 // SAFETY: as above.
 unsafe impl Sync for Array {}
@@ -105,10 +106,10 @@ impl Drop for Array {
     }
 }
 
-/// How a loop walks the array.
+/// The kinds of loops over the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
-    /// Copies one place after the other. The processor overlaps what it can.
+    /// Copies one place after the other. The processor overlaps the copies as far as it can.
     Plain,
     /// Copies one place while it prefetches the first lines of a later one.
     Prefetching,
@@ -123,17 +124,18 @@ pub struct Gather<'a> {
     len: usize,
 }
 
-/// How many copies ahead a prefetching walk asks for the lines of a place: for short copies, and
-/// for whole pages.
+/// The number of copies by which a prefetching walk requests the lines of a place in advance: for
+/// short copies, and for whole pages.
 pub const AHEAD_SHORT: usize = 16;
 pub const AHEAD_PAGE: usize = 2;
 
-/// A prefetching walk asks for this much of a page. The hardware prefetches the rest by itself.
+/// The bytes of a page that a prefetching walk requests. The hardware prefetches the rest of the
+/// page by itself.
 const PREFETCH_BYTES_MAX: usize = 1024;
 
 impl<'a> Gather<'a> {
-    /// Copies of 128 bytes or of a page. Checks once that all places lie in the array, so that the
-    /// walks need no check.
+    /// Creates a walk that copies 128 bytes or a page from each place. Checks once that all places
+    /// lie in the array, so that the walks need no check.
     pub fn new(array: &'a Array, places: &'a [u32], len: usize) -> Gather<'a> {
         assert!(len == 128 || len == PAGE_BYTES, "reads are of 128 bytes or of a page");
         let last = places.iter().max().map_or(0, |place| (*place as usize) << UNIT_SHIFT);
@@ -204,7 +206,7 @@ fn copy_by_libc(from: *const u8, to: *mut u8, len: usize) {
     unsafe { copy_nonoverlapping(from, to, len) };
 }
 
-/// Copies 128 bytes by two loads and two stores: faster than any call.
+/// Copies 128 bytes with two loads and two stores, which is faster than any call.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn copy_128_avx512(from: *const u8, to: *mut u8, _: usize) {
@@ -245,7 +247,7 @@ impl DirectFile {
         options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path).map(DirectFile)
     }
 
-    /// Whether the kernel says that the file is open with O_DIRECT.
+    /// Returns whether the kernel reports that the file is open with O_DIRECT.
     pub fn is_direct(&self) -> bool {
         fcntl_getfl(&self.0).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
     }

@@ -28,7 +28,7 @@ pub struct Row {
     pub compared: Option<Compared>,
     /// The number of rounds.
     pub n: usize,
-    /// What slices were timed with.
+    /// The clock that slices were timed with.
     pub clock: &'static str,
     /// Bytes of a page.
     pub page_bytes: usize,
@@ -43,12 +43,12 @@ pub struct Row {
     /// The machine and the build.
     #[serde(flatten)]
     pub machine: Machine,
-    /// What people should know about this row.
+    /// Notes for the readers of this row.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// The first contestant beside the reference.
+/// The comparison of the first contestant with the reference.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
     /// The contestant that the first one is compared with.
@@ -72,8 +72,8 @@ pub struct Standing {
     pub ops_per_s: Spread,
     /// The first contestant of the case divided by this one, over the rounds.
     pub ratio: Spread,
-    /// Pages of 4 KiB that an operation read from the store, as the kernel counts them for the
-    /// process. `None` if they were not counted.
+    /// The number of 4 KiB pages that an operation read from the store, as the kernel counts them
+    /// for the process. `None` if they were not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_pages_per_op: Option<f64>,
     /// The median time of an operation, in nanoseconds. `None` if operations were not timed.
@@ -198,7 +198,8 @@ impl Row {
         self.facts.0.push((name, value.into()));
     }
 
-    /// A figure by its name, for charts: one of the row, of the case or of the driver.
+    /// Returns a figure by its name, for charts: a figure of the row, a key of the case, or a
+    /// figure of the driver.
     pub fn figure(&self, name: &str) -> Option<f64> {
         match name {
             "ops_per_s" => self.ops_per_s,
@@ -220,7 +221,7 @@ impl Row {
 }
 
 impl Standing {
-    /// A figure by its name: its value, and its lowest and highest value in a round.
+    /// Returns a figure by its name: its value, and its lowest and highest value in any round.
     pub fn figure(&self, name: &str) -> Option<(f64, f64, f64)> {
         let alone = |figure: Option<f64>| figure.map(|figure| (figure, figure, figure));
         let spread = |spread: Spread| Some((spread.median, spread.min, spread.max));
@@ -282,7 +283,7 @@ pub fn facts(rows: &[Row]) -> Vec<String> {
     .collect()
 }
 
-/// What the columns of the table mean.
+/// The meaning of the table's columns.
 pub const LEGEND: &str = "ops/s: the median of n slices. +-: the median distance from it. ratio: the first \
 contestant of a case divided by this one, slice by slice: the median of n rounds, with the lowest and the \
 highest round. *: the reference, which is the fastest of those that the case names. pages/op: pages of \

@@ -25,7 +25,8 @@ pub trait Rival: Send + Sync {
     /// The name in suites and rows.
     fn name(&self) -> &str;
 
-    /// Opens the cache. If the room has capacity for all pages, reads all of them into the cache.
+    /// Opens the cache. If the capacity of the room suffices for all pages, reads all of them into
+    /// the cache.
     fn open(&self, room: &Room) -> Result<Box<dyn RivalCache>, Error>;
 }
 
@@ -35,13 +36,13 @@ pub trait RivalCache: Send + Sync {
     fn worker<'t>(&'t self, places: Places<'t>) -> Result<Box<dyn Worker + 't>, Error>;
 }
 
-/// How a thread reads from a rival.
+/// One thread's access to a rival.
 pub trait Reader {
     /// Copies the bytes of `page` from `skip` on into `into`.
     fn read(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error>;
 }
 
-/// What a rival caches: its capacity, and the file behind it.
+/// The task of a rival: its capacity, and the file whose pages it caches.
 pub struct Room {
     /// The number of pages.
     pub pages: u64,

@@ -1,4 +1,4 @@
-//! Runs a suite: its cases one after the other, each on its stage.
+//! Runs a suite: its cases in order, each on its stage.
 
 use std::time::Instant;
 
@@ -9,8 +9,8 @@ use crate::progress::{self, Begun, Listener};
 use crate::stage::{Options, Run, Stage};
 use crate::suite::Suite;
 
-/// Runs all cases of a suite, in their order. Checks before it allocates anything that the memory
-/// of every case is available.
+/// Runs all cases of a suite, in their order. Before it allocates anything, checks that the memory
+/// for every case is available.
 ///
 /// # Errors A sentence for the user: a case needs more memory than is available, the user
 /// interrupted the run, or a case failed.

@@ -1,5 +1,6 @@
-//! Files to measure on: made, filled, and unlinked before they are used, so that none is left
-//! behind however the process ends. And programs that end with what started them.
+//! Files to measure on. Each is created, filled and unlinked before it is used, so that none is
+//! left behind, however the process ends. Also here: programs that are killed when their owner
+//! drops them.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -29,7 +30,7 @@ pub struct Scratch {
     pub direct: Arc<DirectFile>,
     /// The file, open without O_DIRECT.
     pub buffered: File,
-    /// A path by which other programs can open the file while this process runs.
+    /// A path through which other programs can open the file while this process runs.
     pub path: PathBuf,
     /// The length of the file, in bytes.
     pub file_bytes: u64,
@@ -41,7 +42,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes the file of a case. On a disk its name is the user's, with `suffix` appended.
+    /// Creates the file of a case. On a disk, the file has the path that the user gave, with
+    /// `suffix` appended.
     pub fn new(case: &Case, suffix: &str, run: &mut Run<'_>) -> Result<Scratch, Error> {
         let path = match case.store {
             Place::Disk => {
@@ -139,7 +141,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // A device that cannot be detached stays.
+        // If the device cannot be detached, it stays.
         if let Some(program) = machine::program("losetup") {
             let _ = Command::new(program).arg("--detach").arg(&self.0).status();
         }
@@ -153,7 +155,7 @@ fn create(path: &Path) -> std::io::Result<File> {
     options.write(true).create_new(true).mode(0o600);
     match options.clone().custom_flags(libc::O_DIRECT).open(path) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            // The kernel makes the name before it refuses the flag.
+            // The kernel creates the file before it refuses the flag.
             let _ = std::fs::remove_file(path);
             options.open(path)
         }

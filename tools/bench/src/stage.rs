@@ -1,9 +1,8 @@
-//! The floor that drivers stand on: the run, the cache that a case measures, and the shape of a
-//! driver.
+//! What all drivers share: the run, the cache that a case measures, and the interface of a driver.
 //!
-//! A *stage* (a full cache, a file on a disk) takes longer to set than a case takes to run, so
-//! cases share one: the next case runs on the same stage if its *scenery*, the keys that the stage
-//! depends on, has the same values.
+//! A *stage* (a full cache, a file on a disk) takes longer to set up than a case takes to run, so
+//! cases share stages. The next case runs on the same stage if its *scenery*, the keys that the
+//! stage depends on, has the same values.
 //!
 //! Not here: the drivers (`drivers/`), and which contestants are compared at which sizes (suites).
 
@@ -26,13 +25,13 @@ use crate::turns::{Pace, Plan, Slices, Team, take_turns};
 /// How to run a suite.
 #[derive(Default)]
 pub struct Options {
-    /// Run only to see that everything works: small memory, small files, few slices. The figures
-    /// mean nothing.
+    /// Runs only to check that everything works, with small memory, small files and few slices. The
+    /// figures mean nothing.
     pub quick: bool,
-    /// Time for the slices of each case. Default: what the case or its driver says.
+    /// The time for the slices of each case. Default: the time that the case or its driver sets.
     pub time: Option<Duration>,
-    /// The file to make on the disk, for cases with `store = "disk"`. It must not exist, and is
-    /// removed.
+    /// The path of the file to create on the disk, for cases with `store = "disk"`. The file must
+    /// not exist yet, and is removed afterwards.
     pub file: PathBuf,
     /// The program `octavo` itself, for contestants that run in a process of their own.
     pub program: Option<PathBuf>,
@@ -65,11 +64,11 @@ impl Options {
     }
 }
 
-/// What a driver needs of the run.
+/// The parts of the run that a driver needs.
 pub struct Run<'r> {
     /// The suite's name.
     pub suite: &'r str,
-    /// What the user asked for.
+    /// The user's options.
     pub options: &'r Options,
     /// Receives progress and warnings.
     pub listener: &'r mut dyn Listener,
@@ -95,7 +94,8 @@ impl Run<'_> {
         self.options.time.unwrap_or(Duration::from_secs_f64(case.seconds.unwrap_or(usual_s)))
     }
 
-    /// The plan of a case: what the user says, else the case, else the driver's `pace`.
+    /// Returns the plan of a case. The user's options take precedence over the case's, and those
+    /// over the driver's `pace`.
     pub fn plan(&self, case: &Case, pace: Pace, contestants: usize) -> Plan {
         let pace =
             Pace { clock: case.clock.unwrap_or(pace.clock), timed: case.timed.unwrap_or(pace.timed), ..pace };
@@ -121,7 +121,7 @@ impl Run<'_> {
 /// A stage: runs a case on it, and returns the case's rows.
 pub type Stage = Box<dyn FnMut(&Case, &mut Run<'_>) -> Result<Vec<Row>, Error>>;
 
-/// What runs a kind of case.
+/// A driver, which runs one kind of case.
 pub struct Driver {
     /// The value of the key `driver`.
     pub name: &'static str,
@@ -131,15 +131,15 @@ pub struct Driver {
     pub contestants: &'static [&'static str],
     /// The keys of a case that its stage depends on.
     pub scenery: &'static [&'static str],
-    /// Refuses a case that it cannot run, with a sentence.
+    /// Refuses a case that the driver cannot run. The error is a sentence.
     pub check: fn(&Case) -> Result<(), String>,
-    /// The memory that a case takes, without metadata and buffers.
+    /// Returns the memory that a case takes, without metadata and buffers.
     pub memory: fn(&Needs) -> u128,
     /// Sets the stage for a case.
     pub set: fn(&Case, &mut Run<'_>) -> Result<Stage, Error>,
 }
 
-/// What the memory of a case depends on. Bytes are wide enough for any size in a suite.
+/// What the memory of a case depends on. The integers are wide enough for any size in a suite.
 pub struct Needs {
     /// Bytes of the cache's frames.
     pub frames: u128,
@@ -159,7 +159,7 @@ pub struct Needs {
 pub fn cache_config(frames_bytes: u64, buffers_bytes: u64) -> CacheConfig {
     CacheConfig {
         // A page has at most 32 bytes of metadata, directory included, so 1/128 of the frames is
-        // enough. 64 KiB more round up by less than a segment.
+        // enough. The extra 64 KiB round this up by less than a segment.
         memory_max_bytes: frames_bytes + frames_bytes / 128 + (64 << 10) + buffers_bytes,
         buffers_max_bytes: Some(buffers_bytes),
         page_bytes: PAGE_BYTES as u32,
@@ -199,7 +199,7 @@ impl Subject {
         Ok(pages.into_iter().try_for_each(|page| self.object.read_at(offset(page), &mut bytes))?)
     }
 
-    /// Does something, and returns what it did to the partition's counters.
+    /// Runs an action, and returns the partition's counters before and after it.
     pub fn measure<T>(&self, act: impl FnOnce() -> Result<T, Error>) -> Result<(T, Delta), Error> {
         let before = self.partition.stat();
         let done = act()?;
@@ -214,7 +214,7 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// By how much a counter grew.
+    /// Returns the increase of a counter.
     pub fn of(&self, count: fn(&PartitionStat) -> u64) -> u64 {
         count(&self.after) - count(&self.before)
     }

@@ -9,7 +9,7 @@ pub fn median(numbers: &[f64]) -> f64 {
     sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// The median distance from the median: half of all numbers are this close to it.
+/// Returns the median distance from the median: half of all numbers are at most this far from it.
 pub fn deviation(numbers: &[f64]) -> f64 {
     let middle = median(numbers);
     median(&numbers.iter().map(|number| (number - middle).abs()).collect::<Vec<_>>())
@@ -44,7 +44,7 @@ impl Spread {
     }
 }
 
-/// A histogram of times in nanoseconds, right to 1 %.
+/// A histogram of times in nanoseconds, accurate to 1 %.
 #[derive(Clone, Debug)]
 pub struct Histogram(hdrhistogram::Histogram<u64>);
 
@@ -73,7 +73,7 @@ impl Histogram {
         self.0.len()
     }
 
-    /// The time that `share` of all times do not exceed. 0 if there is none.
+    /// Returns the time that `share` of all times do not exceed. 0 if no time was counted.
     pub fn percentile_ns(&self, share: f64) -> f64 {
         self.0.value_at_quantile(share) as f64
     }
@@ -104,7 +104,8 @@ impl Scalability {
         if threads.len() < 3 || points.iter().any(|(_, x)| *x <= 0.0) {
             return None;
         }
-        // Which of the three terms the fit uses. A fit with a negative term is rejected.
+        // Each entry says which of the three terms a fit uses. A fit with a negative term is
+        // rejected.
         let terms = [[true, true, true], [true, true, false], [true, false, true], [true, false, false]];
         let fits = terms.into_iter().filter_map(|used| Self::fit_terms(points, used));
         let best = fits.min_by(|(a, _), (b, _)| a.total_cmp(b));

@@ -1,4 +1,4 @@
-//! Streams of page numbers: the simulator's generators, without an end.
+//! Endless streams of page numbers, from the simulator's generators.
 
 use octavo_sim::Source;
 
@@ -15,7 +15,7 @@ pub fn seed(contestant: usize, thread: usize) -> u64 {
     ((contestant as u64) << 32) + thread as u64 + 1
 }
 
-/// Draws the records that a YCSB mix asks for: by popularity, or for D the newest.
+/// Draws the records that a YCSB mix accesses: by popularity, or, for mix D, preferably the newest.
 pub fn keys(mix: Mix, records: u64, seed: u64) -> Result<Pages, Error> {
     let line = match mix {
         // 5 % of the operations are inserts.

@@ -48,10 +48,10 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("partitions", include_str!("../suites/partitions.toml")),
 ];
 
-/// The most cases of a suite. A few arrays too many are a mistake that takes days to run.
+/// The most cases of a suite. With a few arrays too many, a suite would take days to run.
 const CASES_MAX: usize = 1000;
 
-/// A longer file is not a suite.
+/// The longest file that is read as a suite.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// Cases to measure and figures to draw.
@@ -75,13 +75,13 @@ pub struct Suite {
 pub struct Figure {
     /// The title above the chart.
     pub title: String,
-    /// The caption: what to look at, and what the chart does not say.
+    /// The caption: what the chart shows, and what it does not show.
     #[serde(default)]
     pub about: String,
     /// A pattern of the names of cases; `*` stands for any characters. Default: all cases.
     #[serde(default = "all")]
     pub cases: String,
-    /// The key on the horizontal axis. Default: none, which draws bars for each case.
+    /// The key on the horizontal axis. Default: none; the chart then has bars for each case.
     pub x: Option<String>,
     /// The figure that is drawn: `ops_per_s`, `ratio`, a percentile, or another figure of the rows.
     pub y: String,
@@ -95,7 +95,7 @@ pub struct Figure {
     /// Whether the vertical axis is logarithmic. Default: no.
     #[serde(default)]
     pub log_y: bool,
-    /// The keys whose values tell curves apart.
+    /// The keys whose values distinguish the curves.
     #[serde(default)]
     pub series: Vec<String>,
     /// A line across the chart at this value: a goal, or a baseline.
@@ -154,7 +154,7 @@ impl Suite {
     }
 
     /// Parses a suite. `file` is its name in errors; `rivals` are the names of contestants that the
-    /// caller adds. A `quick` suite has the keys of its table `quick`.
+    /// caller adds. If `quick` is set, the keys of the suite's table `quick` apply.
     pub fn parse(name: &str, file: &str, text: &str, quick: bool, rivals: &[&str]) -> Result<Suite, Error> {
         let parsed: SuiteText = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);

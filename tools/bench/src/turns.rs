@@ -3,8 +3,8 @@
 //! A ratio compares two slices of the same round, so a disturbance of the machine that lasts longer
 //! than a round slows both. A contestant is a [`Team`] with a [`Worker`] on each of the plan's
 //! threads. The threads live for all rounds and serve all contestants, each pinned to a processor
-//! (unless the contestants use threads of the kernel that need a processor too). So contestants
-//! differ only in what their workers do.
+//! (unless the contestants use threads of the kernel that need a processor too). Contestants
+//! therefore differ only in what their workers do.
 
 use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::machine;
 use crate::statistics::Histogram;
 
-/// The fewest rounds of a serious run. Odd, so that the median is a measured value.
+/// The fewest rounds of a run that is not quick. Odd, so that the median is a measured value.
 pub const ROUNDS_MIN: usize = 9;
 
 type Hook<'t> = Box<dyn Fn() -> Result<(), Error> + Sync + 't>;
@@ -76,13 +76,15 @@ impl<'t> Team<'t> {
     }
 }
 
-/// One thread's share of a contestant. A closure is one that has nothing to settle.
+/// One thread's share of a contestant. A closure is a worker with no operations in flight at the
+/// end of a slice.
 pub trait Worker {
     /// Does some operations, for about 0.1 ms, and returns their number. Times each one if `times`
     /// is given.
     fn turn(&mut self, times: Option<&mut Histogram>) -> Result<u64, Error>;
 
-    /// Ends the slice: waits for operations in flight. Its time counts.
+    /// Ends the slice: waits for operations in flight. The time of this call counts as a part of
+    /// the slice.
     fn settle(&mut self) -> Result<(), Error> {
         Ok(())
     }
@@ -94,14 +96,14 @@ impl<F: FnMut(Option<&mut Histogram>) -> Result<u64, Error>> Worker for F {
     }
 }
 
-/// How a driver usually runs its contestants. A case and the user may say otherwise.
+/// A driver's usual way of running its contestants. A case or the user may override parts of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Time of all slices of a case.
     pub seconds: f64,
-    /// Time of one slice, about.
+    /// The approximate time of one slice.
     pub slice_ms: u64,
-    /// What slices are timed with. Default: wall time.
+    /// The clock that slices are timed with. Default: wall time.
     pub clock: Clock,
     /// Whether each operation is timed. Default: no.
     pub timed: bool,
@@ -121,10 +123,10 @@ impl Pace {
     }
 }
 
-/// How long contestants run, how often, and on how many threads.
+/// The duration and number of contestants' slices, and the number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Rounds that count.
+    /// The number of rounds that count.
     pub rounds: usize,
     /// Time of one slice.
     pub slice: Duration,
@@ -217,7 +219,7 @@ pub fn take_turns(
     })
 }
 
-/// Adds up the answers of all threads. One error is the answer of all.
+/// Adds up the answers of all threads. If a thread returned an error, returns the first error.
 fn collect(threads: usize, answers: &Receiver<Answer>) -> Answer {
     let (mut sum, mut all, mut failed) = (0.0, None::<Histogram>, Ok(()));
     for _ in 0..threads {
@@ -232,7 +234,8 @@ fn collect(threads: usize, answers: &Receiver<Answer>) -> Answer {
     failed.map(|()| (sum, all))
 }
 
-/// The life of a thread: makes a worker for each contestant, then runs slices until the orders end.
+/// The main function of a thread: creates a worker for each contestant, then runs slices until the
+/// channel of orders closes.
 fn serve(
     plan: Plan,
     teams: &[Team<'_>],
@@ -253,7 +256,7 @@ fn serve(
         Ok(workers) => workers,
         Err(error) => return drop(answer.send(Err(error))),
     };
-    // Sending fails only if the run has ended with an error of its own.
+    // Sending fails only if the run has already ended with an error.
     let _ = answer.send(Ok((0.0, None)));
     while let Ok((team, time)) = orders.recv() {
         let Some(worker) = &mut workers[team] else { continue };
@@ -264,7 +267,7 @@ fn serve(
     }
 }
 
-/// Answers for a thread that panics, so that nothing waits for it.
+/// Sends an answer for a thread that panics, so that the run does not wait for it.
 struct AnswerOnPanic<'a>(&'a Sender<Answer>);
 
 impl Drop for AnswerOnPanic<'_> {
@@ -291,7 +294,7 @@ fn slice(
             Err(error) => ended = Err(error),
         }
     }
-    // Also after an error: operations in flight use the worker's memory.
+    // Needed after an error too, because operations in flight use the worker's memory.
     let settled = worker.settle();
     let passed = clock.now().saturating_sub(start).as_secs_f64();
     ended.and(settled).map(|()| operations as f64 / passed)
@@ -310,8 +313,8 @@ pub fn timed<T>(times: &mut Option<&mut Histogram>, operation: impl FnOnce() -> 
 /// The turns of [`page_reads`] that read whole pages.
 pub const WHOLE_PAGES: (usize, usize) = (16, PAGE_BYTES);
 
-/// A worker that reads the first `len` bytes of pages by blocking calls, `turn` of them a turn, and
-/// checks every byte. `read` reads a page into the buffer; `reader` is named in errors.
+/// Returns a worker that reads the first `len` bytes of pages with blocking calls, `turn` pages per
+/// turn, and checks every byte. `read` reads a page into the buffer; `reader` is named in errors.
 pub fn page_reads<'t>(
     (turn, len): (usize, usize),
     mut pages: impl Iterator<Item = u64> + 't,

@@ -6,15 +6,15 @@
 //! cache, whose `memory_max` is the limit less [`PROCESS_BYTES`]. `linux` reads with pread through
 //! the kernel's page cache, which the group's limit bounds. `linux-random` does the same after
 //! POSIX_FADV_RANDOM, on a file of its own, because it would hit pages that `linux` has brought
-//! into the page cache. `direct` reads the record's pages past any cache.
+//! into the page cache. `direct` reads the record's pages with O_DIRECT, without any cache.
 //!
-//! Every cache is warmed up until it has turned over ([`Reader::warm_up`]) before anything is
-//! timed. The pages that a contestant reads from the store are those that the kernel counts for its
-//! process: `read_bytes` in /proc/self/io, which has all reads of block devices, for the page cache
-//! and with O_DIRECT.
+//! Before anything is timed, every cache is warmed up until it has turned over
+//! ([`Reader::warm_up`]). The pages that a contestant reads from the store are those that the
+//! kernel counts for its process: `read_bytes` in /proc/self/io. This counts all reads of block
+//! devices, both those into the page cache and those with O_DIRECT.
 //!
-//! The Linux contestants do not run without control groups, nor on a store that is page cache
-//! itself (a file in tmpfs). The row then says so.
+//! Without control groups, or on a store that itself consists of page cache (a file in tmpfs), the
+//! Linux contestants do not run, and the row says so.
 
 use std::collections::BTreeMap;
 use std::fs::{File, read_to_string};
@@ -60,7 +60,7 @@ const PROCESS_BYTES: u64 = 4 << 20;
 /// The part of `memory_max` for the rings of threads with blocking calls.
 const BUFFERS_BYTES: u64 = 2 << 20;
 
-/// A smaller limit leaves too little for a cache.
+/// The smallest limit: a smaller one leaves too little memory for a cache.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
 /// Lookups between two looks at the clock.
@@ -81,7 +81,7 @@ struct Processes {
     scratch: Scratch,
     /// The file of `linux-random`, which must not find pages that `linux` has read.
     other_scratch: Option<Scratch>,
-    /// The process of each contestant, or why there is none.
+    /// The process of each contestant, or the reason why there is none.
     started: BTreeMap<String, Result<Process, String>>,
 }
 
@@ -163,8 +163,8 @@ impl Lookups<'_> {
         let mut sums = lock(&self.sums)?;
         sums.slices += 1;
         let (threads, bytes) = (self.case.threads.0, self.case.bytes.0);
-        // All contestants have the same keys in a round. The next round and the next case have
-        // others: caches stay warm from case to case.
+        // In a round, all contestants draw the same keys. Each round and each case has different
+        // keys, because caches stay warm from case to case.
         let seed = sums.slices + ((threads as u64) << 32) + (bytes << 48);
         let line = format!("run {bytes} {threads} {} {seed}", time.as_millis().max(1));
         let [rate, more, read] = self.process.ask(&line)?[..] else {
@@ -195,7 +195,7 @@ struct Group(PathBuf);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What cannot be removed stays.
+        // If the group cannot be removed, it stays.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
@@ -245,7 +245,7 @@ fn make_group(name: &str, limit_bytes: u64) -> Result<Group, Error> {
     let mut why = String::from("no memory control groups are mounted");
     for (root, limit) in tried.into_iter().filter(|(root, _)| Path::new(root).join("cgroup.procs").exists()) {
         let group = Group(Path::new(root).join(&name));
-        // Version 2 must allow limits of child groups; version 1 has no such file.
+        // In version 2, limits of child groups must be enabled. Version 1 has no such file.
         let _ = std::fs::write(Path::new(root).join("cgroup.subtree_control"), "+memory");
         let made = std::fs::create_dir(&group.0);
         match made.and_then(|()| std::fs::write(group.0.join(limit), limit_bytes.to_string())) {
@@ -258,11 +258,11 @@ fn make_group(name: &str, limit_bytes: u64) -> Result<Group, Error> {
 
 // ---- A contestant's process, from inside
 
-/// A cache has turned over when it has read this many times its memory: once to fill it, and once
-/// to replace the first pages.
+/// A cache has turned over when the bytes that it has read are this many times its memory: once to
+/// fill the memory, and once to replace the first pages.
 const TURNOVERS: f64 = 2.0;
 
-/// Threads of a warm-up, so that a device has many reads in flight.
+/// The number of threads of a warm-up: enough for a device to have many reads in flight.
 const WARM_THREADS: usize = 8;
 
 /// Lookups of each thread of a warm-up between two checks for its end.
@@ -275,7 +275,7 @@ const WARM_LOOKUPS_PER_RECORD: u64 = 16;
 /// A warm-up also ends after this time.
 const WARM_TIME: Duration = Duration::from_secs(30);
 
-/// How records are read.
+/// The way in which a contestant reads records.
 enum Way {
     Octavo(Subject),
     Linux(File),
@@ -354,8 +354,9 @@ impl Reader {
         Ok(Reader { way, name: name.into(), file_bytes, memory_bytes, warmed: None })
     }
 
-    /// Looks up records until the cache has turned over, or each record was looked up many times.
-    /// Returns how many times its memory was read, and whether time ran out.
+    /// Looks up records until the cache has turned over, each record has been looked up many times,
+    /// or time has run out. Returns the bytes read as a multiple of the cache's memory, and whether
+    /// time ran out.
     fn warm_up(&mut self, bytes: usize) -> Result<(f64, bool), Error> {
         let begun = match self.warmed {
             Some((known, begun)) if known == bytes => begun,

@@ -1,14 +1,16 @@
 //! Churn: hits among misses that fill the cache and then turn it over, and how the time of hits
 //! changes once the cache is full.
 //!
-//! A quarter of the frames is *hot*: pages that are read again and again, and stay. The case's
-//! `hits` percent of the reads go there. The other reads go through the rest of the file in order,
-//! so that nearly all of them miss: none comes back before all others were read (a policy can keep
-//! some of them; the hit ratio is counted). Timed operations are the reads of hot pages.
+//! A quarter of the frames holds *hot* pages, which are read again and again and stay resident. The
+//! case's `hits` percent of the reads go there. The other reads go through the rest of the file in
+//! order, so that nearly all of them miss: no page is read again before all the others were read.
+//! (A policy can still keep some of them; rows report the hit ratio.) Timed operations are the
+//! reads of hot pages.
 //!
 //! `octavo-filling` is emptied before each of its slices except for the hot pages, so that its
-//! misses find free frames. `octavo` is full, so that its misses evict. The two caches are equal,
-//! before the same file. `bare` reads hot pages from an array, and the others directly.
+//! misses find free frames. `octavo` is full, so that its misses evict pages. The two caches have
+//! the same settings and cache the same file. `bare` reads hot pages from an array, and the others
+//! directly.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,7 +55,7 @@ fn check(case: &Case) -> Result<(), String> {
     }
 }
 
-/// A full cache and one that fills, before the same file, and an array with the hot pages.
+/// A full cache and one that fills, both over the same file, and an array with the hot pages.
 struct TwoCaches {
     full: Side,
     filling: Side,
@@ -93,7 +95,7 @@ impl TwoCaches {
     }
 
     fn next_cold(&self, side: &Side) -> u64 {
-        // Relaxed: each page has its turn, in whatever order.
+        // Relaxed: every page is read; the order does not matter.
         let number = side.cold.fetch_add(1, Ordering::Relaxed);
         self.hot_pages + number % (self.scratch.pages() - self.hot_pages)
     }
@@ -118,7 +120,7 @@ impl TwoCaches {
         row.add("evictions", did.of(|stat| stat.evictions.capacity));
         row.add("bypasses", did.of(|stat| stat.bypasses));
         row.add("hit_ratio", did.hit_ratio());
-        // At most one cache: the filling one was empty. More is a leak.
+        // At most the memory of one cache, because the filling one was empty. More would be a leak.
         let grown = machine::resident_bytes().saturating_sub(self.resident_bytes);
         row.add("resident_grown_mib", grown as f64 / f64::from(1 << 20));
         let p99 = |name: &str| row.standing(name).and_then(|standing| standing.p99_ns);

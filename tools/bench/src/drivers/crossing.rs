@@ -1,12 +1,12 @@
 //! Random reads by threads of several nodes, through caches that differ in which node holds a page:
 //! figure 5 of HotStorage '12, on emulated nodes.
 //!
-//! Each thread belongs to a node, and has `depth` reads in flight of a file of which the caches
-//! hold a share. `direct` reads past any cache, into memory of its own node. `shared` is one cache
-//! that knows no nodes, with all pages on node 0, where a first thread would have touched them.
-//! `partition` divides the pages among the nodes; `message` has workers of a page's node read it.
-//! The distance is that of a machine of PaCaR's table, and is spent by spinning: every figure is
-//! *emulated*.
+//! Each thread belongs to a node and has `depth` reads in flight. The caches hold a share of the
+//! file. `direct` reads without any cache, into memory of the thread's own node. `shared` is one
+//! cache that knows no nodes, with all pages on node 0, where a first thread would have touched
+//! them. `partition` divides the pages among the nodes; `message` has workers of a page's node read
+//! it. The distance is that of a machine of PaCaR's table, and is spent by spinning: every figure
+//! is *emulated*.
 
 use octavo::numa::{NumaMode, RemoteCost, TopologySource, sit};
 use octavo::{CacheConfig, PartitionConfig};
@@ -51,7 +51,7 @@ fn check(case: &Case) -> Result<(), String> {
     Ok(())
 }
 
-/// A file, and three caches before it.
+/// A file, and three caches over it.
 struct Caches {
     sides: Vec<Subject>,
     scratch: Scratch,
@@ -98,7 +98,8 @@ impl Caches {
         };
         let teams: Vec<Team<'_>> = case.contestants.iter().map(|name| team(&**name)).collect();
         let before: Vec<_> = self.sides.iter().map(|side| side.partition.stat()).collect();
-        // As for `misses`: workers of the kernel, and here of the nodes, need processors too.
+        // As in `misses`: the kernel's workers need processors too, and here also the workers of
+        // the nodes.
         let pace = Pace { pinned: false, ..Pace::new(15.0, 250) };
         let (mut row, _) = run.race(case, pace, &teams)?;
         row.add("emulated", true);

@@ -1,7 +1,7 @@
 //! How evenly the directory divides pages among segments, at every size.
 //!
 //! A table without frames grows from one segment to the case's `memory`. There is a row for every
-//! size up to 32 segments, and for fewer and fewer of the larger sizes.
+//! size up to 32 segments. Above that, rows become sparser as sizes grow.
 
 use octavo_table::{Mixer, Mover, PolicyKind, Shape, SlotIndex, Table};
 

@@ -1,16 +1,16 @@
-//! Hits: threads read (and write) random places of resident pages, beside bare loops over an array
-//! of the same size.
+//! Hits: threads read (and write) random places of resident pages, compared with bare loops over an
+//! array of the same size.
 //!
 //! The cache has frames for the case's `memory`, and they are full: a store half as large again is
-//! read into them, and only pages that are resident then are accessed. So every read is a hit,
-//! which the counters before and after confirm. The reference's array has the same pages, one
-//! behind the other. Engine and reference walk the same stream of indices: operation `n` of either
-//! has the same page and the same offset in it. Threads share a stream, and begin at different
-//! places.
+//! read into them, and only pages that are resident then are accessed. Every read is therefore a
+//! hit, which the counters before and after confirm. The reference's array contains the same pages,
+//! one after the other. Engine and reference walk the same stream of indices: operation `n` of
+//! either has the same page and the same offset in it. Threads share a stream, and begin at
+//! different places.
 //!
-//! Writes put back the bytes that are there. Cases with writes have a cache without a cleaner and
-//! without a limit on dirty pages, so that a write ends in its page (`writeback` measures the
-//! rest).
+//! Writes store the bytes that the page already has. Cases with writes have a cache without a
+//! cleaner and without a limit on dirty pages, so that a write is complete when the page has the
+//! bytes (`writeback` measures the rest).
 
 mod looks;
 mod walk;
@@ -63,11 +63,11 @@ pub const DRIVER: Driver = Driver {
 /// The contestants that can write.
 const WRITERS: &[&str] = &["octavo", "octavo-own-page", "words"];
 
-/// Indices of a stream. The places together are several times as large as a last-level cache.
+/// Indices of a stream. The data at these places is several times as large as a last-level cache.
 const STREAM: usize = 1 << 22;
 const STREAM_QUICK: usize = 1 << 17;
 
-/// A smaller memory has too few huge pages.
+/// The smallest memory: a smaller one has too few huge pages.
 const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
 /// Places are multiples of 128 bytes in 31 bits; a store of 1.5 times this size still fits.
@@ -218,7 +218,7 @@ impl FullCache {
                 Ok(walker(object(), case, way(Cow::Borrowed(&streams.object), thread)))
             }),
             "octavo-own-page" => Team::new(name, move |thread| {
-                // The same places of a page, in a page that no other thread reads.
+                // Reads the same offsets, but in a page that no other thread reads.
                 let page = u64::from(self.resident[(thread + 1) % self.resident.len()]);
                 let first = (page * (PAGE_BYTES as u64 >> UNIT_SHIFT)) as u32;
                 let in_page = (PAGE_BYTES >> UNIT_SHIFT) as u32 - 1;
@@ -271,9 +271,9 @@ impl FullCache {
         }
     }
 
-    /// Opens a rival's cache with as many pages, and checks every byte of some of them. A rival
-    /// counts pages and not bytes, and gets room for a quarter more, so that none of its shards is
-    /// short of room.
+    /// Opens a rival's cache with as many pages, and checks every byte of some of them. A rival's
+    /// capacity is a number of pages. It is a quarter larger than the number of pages, so that all
+    /// pages fit in every shard.
     fn open_rival(
         &self,
         rival: &dyn Rival,

@@ -55,7 +55,7 @@ fn rows(file: &CachedFile, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, E
     case.contestants.iter().map(alone).collect()
 }
 
-/// Runs a case of one contestant, and samples it meanwhile.
+/// Runs a case with one contestant, and samples its processor time.
 fn row(file: &CachedFile, alone: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
     let mut row = Row::of_contestant(run.suite, alone, &alone.contestants[0]);
     if machine::program("perf").is_none() {
@@ -73,7 +73,7 @@ fn row(file: &CachedFile, alone: &Case, run: &mut Run<'_>) -> Result<Row, Error>
         recorder.wait().map_err(Error::at("perf"))?;
         report(&data)
     });
-    // perf may not have written it.
+    // perf may have failed to write the file.
     let _ = std::fs::remove_file(&data);
     row.compare(alone, plan, &teams, &slices?);
     match recorded {

@@ -1,4 +1,5 @@
-//! Memory: metadata per page, and the process's resident memory after much churn, beside the limit.
+//! Memory: metadata per page, and the process's resident memory after much churn, compared with the
+//! limit.
 //!
 //! The churn reads and writes random pages of a file four times as large as the cache, for the
 //! case's seconds, on the case's threads. The resident memory before the cache is made (the
@@ -92,7 +93,8 @@ fn row(scratch: &Scratch, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> 
     row.add("resident_bytes", resident);
     row.add("resident_through_memory_max", resident as f64 / memory_max_bytes as f64);
     row.add("resident_over_mib", (resident as f64 - memory_max_bytes as f64) / f64::from(1 << 20));
-    // The bytes left of the limit plus 2 % plus 16 MiB. Negative: the limit was exceeded.
+    // The goal is at most the limit plus 2 % plus 16 MiB. This figure is the number of bytes that
+    // remain up to the goal; if it is negative, the goal was missed.
     let allowed = memory_max_bytes as f64 * 1.02 + f64::from(16 << 20);
     row.add("left_of_2_percent_and_16_mib", allowed - resident as f64);
     subject.object.sync()?;

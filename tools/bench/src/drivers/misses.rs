@@ -1,10 +1,10 @@
 //! Misses: pages of a file much larger than the cache.
 //!
-//! All contestants draw pages from the same kind of stream, have as many reads in flight, submit
-//! with one call what they start after a wait, and check every word of every page (fio checks
-//! none). The cache keeps the page and hands out a copy: one copy more than a read that keeps
-//! nothing. A device hides that copy, a file in memory does not, so the references exist with and
-//! without it.
+//! All contestants draw pages from the same kind of stream, have the same number of reads in
+//! flight, submit all reads that they start after a wait with one call, and check every word of
+//! every page (fio checks none). The cache keeps the page and hands out a copy: one copy more than
+//! a read that keeps nothing. A device is so slow that the copy does not matter; with a file in
+//! memory it does. Each reference therefore exists with and without the copy.
 
 use std::os::unix::fs::FileExt;
 
@@ -62,7 +62,7 @@ pub fn check(case: &Case) -> Result<(), String> {
     }
 }
 
-/// The stage: a file behind a small cache.
+/// The stage: a file, with a small cache over it.
 pub fn open(case: &Case, run: &mut Run<'_>) -> Result<CachedFile, Error> {
     // 16 MiB: a ring, bounce pages and the buffers of each case.
     CachedFile::new(case, run, case.file.0 / FILE_TO_CACHE, 16 << 20)
@@ -157,7 +157,7 @@ fn team<'t>(file: &'t CachedFile, case: &'t Case, quick: bool, number: usize, na
     }
 }
 
-/// Reads until each frame has probably held two pages, so that every miss evicts a page. Does
+/// Reads until each frame has probably held two pages. From then on, every miss evicts a page. Does
 /// nothing if the cache is full.
 pub fn fill(subject: &Subject, depth: usize, pages: Pages) -> Result<(), Error> {
     let stat = subject.partition.stat();
@@ -172,7 +172,7 @@ pub fn fill(subject: &Subject, depth: usize, pages: Pages) -> Result<(), Error> 
     reader.settle()
 }
 
-/// Reads or writes pages through the cache by a queue.
+/// Reads or writes pages through the cache with a queue.
 pub struct Queued<const WRITES: bool> {
     object: Object,
     queue: Queue,

@@ -1,4 +1,4 @@
-//! The table of drivers, and what follows from it: checks, memory, stages.
+//! The table of drivers, and the functions that use it: checks, memory, stages.
 //!
 //! Each driver is one file or folder here. It imports `stage.rs` and the files below it, and at
 //! most one other driver; nothing but this table knows them all.
@@ -84,8 +84,8 @@ pub fn check(case: &Case, rivals: &[&str]) -> Result<(), String> {
     (driver.check)(case)
 }
 
-/// The most memory that a case takes, in bytes: frames, files in memory, arrays and rivals' caches.
-/// Does not count the kernel's page cache, which the kernel can drop at any time.
+/// Returns the most memory that a case takes, in bytes: frames, files in memory, arrays and rivals'
+/// caches. Leaves out the kernel's page cache, which the kernel can drop at any time.
 pub fn memory_bytes(case: &Case) -> u64 {
     let Ok(driver) = of(case) else { return 0 };
     let whole_file = case.file.0.into();

@@ -3,8 +3,8 @@
 //!
 //! Octavo serves from this process; the other servers and fio are processes of their own. All bytes
 //! are in memory: Octavo's cache has the whole file, nbdkit's disk has been written, and qemu-nbd's
-//! file lies in the kernel's memory. Each server listens on a Unix socket. fio has one connection,
-//! with the case's `depth` requests in flight.
+//! file is in memory. Each server listens on a Unix socket. fio has one connection, with the case's
+//! `depth` requests in flight.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -37,7 +37,7 @@ pub const DRIVER: Driver = Driver {
     },
 };
 
-/// How long a server may take until it listens.
+/// The longest time that a server may take until it listens.
 const START_MAX: Duration = Duration::from_secs(10);
 
 /// The servers that are installed. The fields drop in this order.
@@ -57,7 +57,7 @@ struct Directory(PathBuf);
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What cannot be removed stays.
+        // Anything that cannot be removed stays.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -166,7 +166,7 @@ fn start(name: &str, program: &Path, socket: &Path, pages: u64) -> Result<Runnin
         std::thread::sleep(Duration::from_millis(20));
     }
     if name == "nbdkit" {
-        // Pages that were never written take no memory, and reading them is no copy.
+        // Pages that were never written take no memory, and reading them copies nothing.
         let options = "--ioengine=nbd --rw=write --bs=1M --iodepth=4 --time_based=0 --runtime=0".into();
         fio::Job { options, path: nbd_uri(socket), quick: true }.run(Duration::ZERO)?;
     }

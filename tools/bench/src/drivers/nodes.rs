@@ -1,4 +1,4 @@
-//! What the drivers of emulated nodes share: `numa`, `twins` and `crossing`.
+//! The code that the drivers of emulated nodes share: `numa`, `twins` and `crossing`.
 
 use octavo::disk::Store;
 use octavo::numa::{LocalMemory, NumaMode, PartitionNumaStat, RemoteCost, TopologySource, Traffic};
@@ -10,12 +10,12 @@ use crate::error::Error;
 use crate::report::Row;
 use crate::stage::{Run, Subject, offset};
 
-/// What the processor does for a request besides waiting for memory, in nanoseconds: an estimate
-/// from one node, rounded.
+/// The processor time of a request without its waits for memory, in nanoseconds: a rounded
+/// estimate, measured on one node.
 const REQUEST_NS: f64 = 25.0;
 
-/// A cache on two emulated nodes. `spent`: threads spend the distance by spinning; else it is only
-/// counted.
+/// A cache on two emulated nodes. If `spent` is set, threads spend the distance by spinning;
+/// otherwise it is only counted.
 pub fn config(case: &Case, numa: NumaMode, spent: bool) -> CacheConfig {
     let buffers_bytes = 16 << 20;
     CacheConfig {
@@ -62,7 +62,7 @@ impl Counted {
         Ok(Counted { before, after: stat(), requests })
     }
 
-    /// By how much a counter grew per request.
+    /// Returns the increase of a counter per request.
     pub fn of(&self, count: fn(&PartitionNumaStat) -> u64) -> f64 {
         (count(&self.after) - count(&self.before)) as f64 / self.requests
     }
@@ -90,7 +90,7 @@ impl Counted {
     }
 }
 
-/// What a contestant took per request: virtual time, and other figures.
+/// The figures of a contestant per request: virtual time and others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taken {
     pub virtual_ns: f64,
@@ -106,15 +106,15 @@ impl Taken {
     }
 }
 
-/// Runs `act` on a thread of its own, since it sits on emulated nodes.
+/// Runs `act` on a new thread, because `act` places its thread on emulated nodes.
 pub fn on_own_thread<T: Send>(act: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         scope.spawn(act).join().map_err(|_| Error::new("the thread on emulated nodes has panicked"))?
     })
 }
 
-/// A row for each contestant, with what `take` measures of it. `ideal_ns` is the virtual time of a
-/// request if all memory were local.
+/// Returns a row for each contestant, with the figures that `take` measures. `ideal_ns` is the
+/// virtual time of a request if all memory were local.
 pub fn rows(
     case: &Case,
     run: &mut Run<'_>,

@@ -8,8 +8,8 @@
 //! The distance is that of a machine of PaCaR's table.
 //!
 //! There are two clocks. *Virtual time* multiplies counts (lines waited for, bytes moved, messages)
-//! by fixed prices. It repeats exactly, and counts the work of all threads, as if every core had
-//! enough to do. *Emulated wall time* lets threads spend the distance. With fewer processors than
+//! by fixed prices. It repeats exactly, and counts the work of all threads, as if every core were
+//! always busy. *Emulated wall time* lets threads spend the distance. With fewer processors than
 //! emulated cores, workers and callers share processors, so messages look worse than they are.
 
 use std::time::Instant;
@@ -40,8 +40,8 @@ pub const DRIVER: Driver = Driver {
 };
 
 /// Requests per page before those that are counted, for modes that learn: `replicate` copies pages,
-/// `auto` chooses a mode. With writes they need longer, until written pages have moved to their
-/// writers.
+/// `auto` chooses a mode. With writes they need more requests, until written pages have moved to
+/// their writers.
 const WARM_UP: u64 = 200;
 const WARM_UP_WRITTEN: u64 = 1_000;
 

@@ -39,7 +39,8 @@ pub const DRIVER: Driver = Driver {
 /// Reads of a turn.
 const TURN: usize = 256;
 
-/// The resizing thread: what it is to do, and what it did. All accesses are SeqCst: none is hot.
+/// The orders for the resizing thread, and the counts of its work. All accesses are SeqCst: none is
+/// hot.
 #[derive(Default)]
 struct Resizer {
     runs: AtomicBool,
@@ -103,7 +104,7 @@ fn row(
                     Ok(())
                 });
         }
-        // At its largest, with the pages that shrinking evicted.
+        // Each slice begins at the largest size, with all pages that are read resident again.
         team.before(|| {
             resizer.wait_until_idle();
             subject.touch(0..pages)

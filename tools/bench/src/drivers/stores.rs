@@ -1,7 +1,7 @@
 //! Stores to memory that other threads read, per hit: counted, not timed.
 //!
-//! A hit reads shared memory, and writes counters that only its own thread writes. It stores to
-//! memory that other threads read only what it tells the policy and the monitor:
+//! A hit reads shared memory, and writes counters that only its own thread writes. Its only stores
+//! to memory that other threads read are its messages to the policy and the monitor:
 //!
 //! - the page's mark, if this is its first hit since a page came into the set; with a policy that
 //!   counts hits the page's policy bits, if they change,
@@ -11,7 +11,7 @@
 //!
 //! One thread runs accesses through a table without frames, by the engine's own code, and asks
 //! before each hit what it will store. A hit stores the same with more threads: these counts
-//! include stamps, frequencies and the sampler, and there is nothing else.
+//! include stamps, frequencies and the sampler, and a hit stores nothing else.
 //!
 //! Bisection finds the number of accessed pages that gives the case's share of hits.
 
@@ -42,7 +42,7 @@ const STORES_OF_LESSON: f64 = 40.0;
 /// a ring of the thread's own. The drain takes each line of 64 bytes once.
 const STORES_OF_SHOWN: f64 = 1.0 / 8.0;
 
-/// The same if threads share a ring: the entry, the ring's end, and the recently seen pages.
+/// The same number if threads share a ring: the entry, the ring's end, and the recently seen pages.
 const STORES_OF_SHOWN_TOGETHER: f64 = 3.0;
 
 /// Accesses between two drains of the monitor's rings.

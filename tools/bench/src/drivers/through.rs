@@ -1,9 +1,9 @@
 //! Reads through a cache that holds a part of a file. Each contestant reads missing pages past the
 //! kernel's page cache.
 //!
-//! All contestants have room for as many pages, read the same file, and draw whole pages from the
-//! same kind of stream. Every page is checked. Most contestants are rivals (`rival.rs`), which
-//! count pages, not the memory that they use besides.
+//! All contestants have room for the same number of pages, read the same file, and draw whole pages
+//! from the same kind of stream. Every page is checked. Most contestants are rivals (`rival.rs`),
+//! whose capacity is a number of pages and does not include their other memory.
 
 use octavo::Object;
 
@@ -30,7 +30,7 @@ pub const DRIVER: Driver = Driver {
     },
 };
 
-/// The engine, as a rival among rivals.
+/// The engine, wrapped as a rival, so that all contestants run the same loop.
 struct Octavo(Object);
 
 impl Reader for &Octavo {
@@ -66,7 +66,7 @@ fn row(file: &CachedFile, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> 
                 buffered: scratch.buffered.try_clone().map_err(Error::at("a file"))?,
             })?,
         };
-        // All contestants begin after the same reads, with a full cache.
+        // All contestants begin with a full cache, after the same reads.
         let mut worker = cache.worker(places(name, 99, 0)?)?;
         (0..capacity_pages / 4).try_for_each(|_| worker.turn(None).map(drop))?;
         drop(worker);

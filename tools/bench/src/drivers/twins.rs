@@ -1,11 +1,11 @@
-//! NUMA: what copies of pages on the nodes that read them are worth, part by part, on two emulated
-//! nodes. Every figure is *emulated*.
+//! NUMA: the gain of copying pages to the nodes that read them, for each part of the mechanism, on
+//! two emulated nodes. Every figure is *emulated*.
 //!
 //! One thread sits on the nodes in turn, as the case's `load` says, and accesses one page at a
 //! time, so every count repeats. `partition` divides pages among the nodes and copies none.
-//! `replicate` copies pages that are read from another node; its variants leave out one part each.
-//! `auto` chooses. *Virtual time* is the price of all counted memory accesses, as in `numa`, plus
-//! fixed prices for each request and for each page read from the store. The *ideal* is
+//! `replicate` copies pages that are read from another node; each of its variants leaves out one
+//! part. `auto` chooses. *Virtual time* is the price of all counted memory accesses, as in `numa`,
+//! plus fixed prices for each request and for each page read from the store. The *ideal* is
 //! `partition`'s own run with all memory at local prices. The *gain* is the share of the way from
 //! `partition` to the ideal.
 
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn auto_is_as_good_as_the_better_mode_in_every_case() {
-        // Mains have to move first here, and `auto` may change its mode meanwhile.
+        // Here, mains must move first, and `auto` may change its mode meanwhile.
         let most = |name: &str| if name.starts_with("twins_moving_50") { 10.0 } else { 2.0 };
         nodes::assert_auto_is_best("twins", &["partition", "replicate"], most, |name, case| {
             // Pages that are written rarely need longer until they have moved to their writers.

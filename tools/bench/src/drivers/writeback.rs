@@ -1,9 +1,9 @@
-//! Write-back: random and sequential writes of pages that are acknowledged once the page has them,
-//! beside direct writes of the same stream.
+//! Write-back: random and sequential writes, which are acknowledged once the resident page has the
+//! bytes, compared with direct writes of the same stream.
 //!
-//! Every slice ends with a sync, which counts: all acknowledged bytes are durable then, for all
-//! contestants. Three contestants without a cache show what the order of writes is worth. They
-//! write the same 30 % of the file's pages: in the order of the draw (`scattered`), by offset
+//! Every slice ends with a sync, whose time counts: all acknowledged bytes are then durable, for
+//! all contestants. Three contestants without a cache show how much the order of writes matters.
+//! They write the same 30 % of the file's pages: in the order of the draw (`scattered`), by offset
 //! (`sorted`), and by offset with neighbours in one I/O (`coalesced`).
 
 use octavo::disk::AlignedBytes;
@@ -46,7 +46,7 @@ fn runs(file: &CachedFile, case: &Case, name: &str) -> Result<Vec<(u64, usize)>,
     let count = (file_pages * 3 / 10).max(1) as usize;
     let mut seen = vec![false; file_pages as usize];
     let drawn = stream::pages(&case.workload, file_pages, 1)?;
-    // The list is shorter if the workload repeats itself.
+    // The list is shorter if the workload repeats pages.
     let fresh = drawn.take(4 * count).filter(|page| !std::mem::replace(&mut seen[*page as usize], true));
     let mut pages: Vec<u64> = fresh.take(count).collect();
     if name != "scattered" {

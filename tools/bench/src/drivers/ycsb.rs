@@ -1,12 +1,12 @@
 //! YCSB's mixes A to F over records in pages (Cooper et al., "Benchmarking Cloud Serving Systems
 //! with YCSB", SoCC '10).
 //!
-//! A record has 1 KiB, so a page has four. The places of records are fixed: an insert overwrites
+//! A record has 1 KiB, so a page holds four. The places of records are fixed: an insert overwrites
 //! the oldest record. Keys are drawn by scrambled Zipf with YCSB's constants; for D by age. A scan
 //! is one read of 1 to 100 consecutive records. All contestants have the same file, except
-//! `buffered`, which has a file of its own in the kernel's page cache, with as much memory as that
-//! takes. `direct` reads and writes whole pages past it; its update of a record is a read and a
-//! write. Every record that is read is checked.
+//! `buffered`, which has a file of its own in the kernel's page cache, which may take as much
+//! memory as it needs. `direct` reads and writes whole pages with O_DIRECT; its update of a record
+//! is a read and a write. Every record that is read is checked.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -64,7 +64,7 @@ enum Operation {
     ReadUpdate,
 }
 
-/// The operation of a mix for a random number below 100.
+/// Returns the operation of a mix for a random number below 100.
 fn operation(mix: Mix, share: u64) -> Operation {
     let (most, usual, other) = match mix {
         Mix::A => (50, Operation::Read, Operation::Update),
@@ -119,7 +119,7 @@ impl Files {
     }
 }
 
-/// How a contestant reads and writes.
+/// The way in which a contestant reads and writes.
 #[derive(Clone, Copy)]
 enum Way<'t> {
     Octavo(&'t Object),
@@ -136,7 +136,7 @@ struct Client<'t> {
     random: Random,
     /// The record of this thread's last insert.
     newest: u64,
-    /// For direct writes.
+    /// A buffer for direct writes.
     page: AlignedBytes,
     buffer: AlignedBytes,
 }

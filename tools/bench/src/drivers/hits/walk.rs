@@ -1,4 +1,4 @@
-//! A walk over places: how the engine is read, and what every look at pages shares.
+//! A walk over places: the ways to read the engine's pages, and the code that they share.
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -22,7 +22,7 @@ pub const TURN_PAGES: usize = 256;
 /// The bit of a place that marks a write.
 pub const WRITES: u32 = 1 << 31;
 
-/// A thread's way through a stream of places.
+/// A thread's position in a stream of places.
 pub struct Way<'t> {
     pub places: Cow<'t, [u32]>,
     pub at: usize,

@@ -1,4 +1,4 @@
-//! Goals beside the figures of a row.
+//! Goals, which stand beside the figures of a row.
 
 use crate::report::Row;
 

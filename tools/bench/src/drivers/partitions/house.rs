@@ -10,7 +10,7 @@ use crate::content::{self, PAGE_BYTES};
 use crate::error::Error;
 use crate::stage::{hit_ratio, offset};
 
-/// How the memory is shared.
+/// The way in which tenants share the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// One partition for all tenants.
@@ -22,7 +22,7 @@ pub enum Sharing {
 /// Accesses of a tenant in a turn.
 const TURN: usize = 32;
 
-/// Tenants, and the cache before their stores.
+/// Tenants, and the cache over their stores.
 pub struct House {
     pub cache: Cache,
     tenants: Vec<Tenant>,
@@ -147,8 +147,8 @@ impl House {
         self.tenants[tenant].work = work;
     }
 
-    /// Runs some periods. In each, every tenant makes `accesses`, in turns. Calls `news` with the
-    /// number of each period after it; an error of `news` ends the run.
+    /// Runs some periods. In each, every tenant makes `accesses`, in turns. Calls `news` after each
+    /// period, with the number of the period. An error of `news` ends the run.
     pub fn run(
         &mut self,
         periods: usize,

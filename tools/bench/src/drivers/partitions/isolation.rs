@@ -27,7 +27,7 @@ const CACHED: u32 = 1;
 const DIRECT: u32 = 2;
 const OVER: u32 = 3;
 
-/// The sums over the slices of one way.
+/// The sums over the slices with one kind of scan.
 #[derive(Default)]
 struct Heard {
     hits: Option<Histogram>,
@@ -78,7 +78,7 @@ pub fn run(case: &Case, files: &[Scratch; 2], run: &mut Run<'_>, row: &mut Row) 
                 run.step(case, &format!("round {} of {rounds}", round + 1))?;
                 for (way, heard) in (ALONE..).zip(&mut heard) {
                     what.store(way, Relaxed);
-                    // An I/O of the slice before must not count in this one.
+                    // An I/O of the previous slice must not count in this one.
                     reader.read_for(slice / 10, None)?;
                     let (before, begun) = (progress.load(Relaxed), Instant::now());
                     let times = heard.hits.get_or_insert_with(Histogram::new);
@@ -157,7 +157,7 @@ impl<'r> Reader<'r> {
     }
 }
 
-/// Scans the file over and over at full speed, in the way of `what`.
+/// Scans the file again and again at full speed, in the way that `what` says.
 fn scan(object: &Object, file: &Scratch, what: &AtomicU32, progress: &AtomicU64) -> Result<(), Error> {
     machine::pin(1);
     let mut page = AlignedBytes::new(PAGE_BYTES);

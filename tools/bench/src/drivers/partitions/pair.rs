@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::report::Row;
 use crate::stage::Run;
 
-/// Periods until sizes have settled, and periods that count.
+/// The number of periods until sizes have settled, and the number of periods that count.
 const SETTLING: usize = 48;
 const COUNTED: usize = 24;
 
@@ -97,7 +97,7 @@ pub fn build(case: &Case, stores: [&Store; 2], run: &mut Run<'_>, row: &mut Row)
     judge(row, ("hit_ratio_gain", "hit_ratio_gain_goal"), gain, Goal::AtLeast(0.0));
     let speed = utility.done.rate() / unified.done.rate();
     judge(row, ("speed_ratio", "speed_goal"), speed, Goal::AtLeast(0.98));
-    // The ratio of speeds if only misses took time.
+    // The ratio of speeds that would result if only misses took time.
     let misses = unified.done.misses() as f64 / utility.done.misses().max(1) as f64;
     row.add("speed_ratio_by_misses", misses);
     Ok(())

@@ -28,14 +28,14 @@ pub fn sequential(pages: u64) -> Work {
 
 /// A build: compiles one source after the other, and links a program of 32 objects after each 32. A
 /// compilation reads headers, popular ones more often, and the source, and writes the object. Files
-/// have one to eight pages, and lie scattered, as on a disk that has been in use.
+/// have one to eight pages, and are scattered over the store, as on a disk that has been in use.
 pub fn build(pages: u64, seed: u64) -> Work {
-    // A quarter of the files each are headers and objects, the rest are sources.
+    // A quarter of the files are headers, a quarter are objects, and the rest are sources.
     let files = pages / 8;
     let (headers, objects) = (files / 4, files / 4);
     let sources = files - headers - objects;
-    // Multiplying by an odd number is a bijection of the numbers below a power of two; numbers that
-    // are no file are skipped.
+    // Multiplication by an odd number is a bijection of the numbers below a power of two. Numbers
+    // without a file are skipped.
     let round = files.next_power_of_two();
     let place = move |file: u64| {
         let mut at = file;
