@@ -14,7 +14,7 @@ pub fn cargo(root: &Path, arguments: &[&str], environment: &[(&str, String)]) ->
     }
 }
 
-/// A cargo command that has not been started yet.
+/// Creates a cargo command that has not been started yet.
 pub fn command(root: &Path, arguments: &[&str], environment: &[(&str, String)]) -> Command {
     // `cargo` and not $CARGO, which belongs to this toolchain: miri needs another toolchain.
     let mut command = Command::new("cargo");
@@ -48,14 +48,14 @@ pub fn listed(list: &mut Command) -> Result<Vec<String>, String> {
     }
 }
 
-/// The compiler flags from the environment, with a `--cfg` appended.
+/// Returns the compiler flags from the environment, with a `--cfg` appended.
 pub fn with_cfg(cfg: &str) -> String {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     format!("{flags} --cfg {cfg}").trim_start().to_owned()
 }
 
-/// The target folder of builds with other flags. It is inside the usual target folder, so that
-/// `cargo clean` removes it.
+/// Returns the target folder of builds with other flags. It is inside the usual target folder, so
+/// that `cargo clean` removes it.
 pub fn target_of(root: &Path, name: &str) -> String {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The problems of one package that is added to the allowed duplicates.
+    /// Returns the problems of one package that is added to the allowed duplicates.
     fn problems(package: Value) -> Vec<String> {
         let both = DUPLICATES.iter().flat_map(|(name, _)| [crate_of(name, "MIT"), crate_of(name, "MIT")]);
         let packages: Vec<Value> = both.chain([package]).collect();

@@ -57,7 +57,7 @@ fn parse(words: &[&str], known: &[String]) -> Result<(Vec<String>, u32), String>
     Ok((if wanted.is_empty() { known.to_vec() } else { wanted }, seconds))
 }
 
-/// The names of the files in `fuzz/targets`.
+/// Returns the names of the files in `fuzz/targets`.
 fn targets(root: &Path) -> Vec<String> {
     let files = std::fs::read_dir(root.join("fuzz/targets")).into_iter().flatten().flatten();
     let name = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
@@ -132,7 +132,7 @@ fn run_one(program: &Path, root: &Path, folder: &Path, target: &str, seconds: u3
     }
 }
 
-/// The target triple of this machine.
+/// Returns the target triple of this machine.
 fn host() -> Option<String> {
     let output = Command::new("rustc").arg("-vV").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -124,8 +124,8 @@ fn run_side_by_side(steps: &[&Step], tally: &mut Tally, command: impl Fn(&Step) 
     passed
 }
 
-/// A command that runs this program again, for one step. The path stays valid when a build replaces
-/// the program.
+/// Creates a command that runs this program again, for one step. The path stays valid when a build
+/// replaces the program.
 fn command(step: &Step) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args([ALONE, step.name]);

@@ -153,7 +153,7 @@ fn kernel(folder: &Path) -> Result<PathBuf, String> {
     Ok(kernel)
 }
 
-/// The name of the package that contains the kernel.
+/// Returns the name of the package that contains the kernel.
 fn kernel_package() -> Result<String, String> {
     let ask = || {
         let output = Command::new("apt-cache").args(["depends", KERNEL]).output().ok()?;
@@ -176,7 +176,7 @@ fn only_file(folder: &Path, beginning: &str) -> Option<PathBuf> {
 
 // ---- What the guest runs
 
-/// The initramfs.
+/// Creates the initramfs.
 fn archive(root: &Path) -> Result<Vec<u8>, String> {
     let mut archive = Archive::default();
     let add = |archive: &mut Archive, path: &Path, from: &Path| {
@@ -256,7 +256,7 @@ fn executable(built: &[Value], name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(message["executable"].as_str()?))
 }
 
-/// The libraries that a program loads, as `ldd` lists them.
+/// Returns the libraries that a program loads, as `ldd` lists them.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
     let output = Command::new("ldd").arg(program).output().map_err(|error| format!("ldd: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -27,8 +27,8 @@ pub struct Ended {
     pub time: Duration,
 }
 
-/// The number of jobs that run at once: one per processor, but at least two, because tests spend
-/// much time waiting.
+/// Returns the number of jobs that run at once: one per processor, but at least two, because tests
+/// spend much time waiting.
 pub fn lanes() -> usize {
     thread::available_parallelism().map_or(2, |count| count.get().max(2))
 }

@@ -16,8 +16,9 @@
 //!   zeroing, discard or sync of this store was in flight at any moment between the two. Reads and
 //!   other programs' backups change only the access time; chmod, chown and links change only the
 //!   inode's change time; a look compares neither.
-//! * W4. The interval before the first of the two looks had no own I/O either. So a network file
-//!   system that reports a modification time late, or a coarse clock, raises no false alarm.
+//! * W4. The interval before the first of the two looks had no own I/O either. This prevents false
+//!   alarms from a coarse clock, or from a network file system that reports a modification time
+//!   late.
 //! * W5. While the store is being written, W3 cannot tell, so inotify decides. The store keeps its
 //!   own descriptors open, so a writable descriptor that is closed (`IN_CLOSE_WRITE`) belongs to
 //!   another program. The close counts if the modification time moved since the previous look. For

@@ -74,9 +74,9 @@ impl fmt::Display for Value {
 
 /// The type of a key.
 trait Parameter: Clone {
-    /// The value in rows.
+    /// Returns the value in rows.
     fn value(&self) -> Value;
-    /// The text in the name of a case.
+    /// Returns the text in the name of a case.
     fn word(&self) -> String {
         self.value().to_string()
     }
@@ -98,7 +98,7 @@ macro_rules! words {
         pub enum $kind { $($(#[$of])* $variant,)* }
 
         impl $kind {
-            /// The word.
+            /// Returns the word of the value.
             pub fn name(self) -> &'static str {
                 match self { $($kind::$variant => $word,)* }
             }
@@ -289,7 +289,7 @@ macro_rules! keys {
                 }
             }
 
-            /// All combinations of the values. The last key changes fastest.
+            /// Returns all combinations of the values. The last key changes fastest.
             pub fn cases(&self) -> Vec<Case> {
                 let mut cases = vec![Case {
                     name: self.name.clone().unwrap_or_default(),
@@ -336,12 +336,12 @@ macro_rules! keys {
         }
 
         impl Case {
-            /// The same case with another size of the cache's frames.
+            /// Returns the same case with another size of the cache's frames.
             pub fn with_memory_bytes(self, bytes: u64) -> Case {
                 Case { memory: Size(bytes), ..self }
             }
 
-            /// Whether this contestant takes part.
+            /// Returns whether this contestant takes part.
             pub fn has(&self, contestant: &str) -> bool {
                 self.contestants.iter().any(|name| name == contestant)
             }
@@ -349,7 +349,7 @@ macro_rules! keys {
             /// The names of all keys.
             pub const KEYS: &[&str] = &[$(stringify!($key)),*];
 
-            /// The value of a key.
+            /// Returns the value of a key.
             pub fn value(&self, key: &str) -> Option<Value> {
                 match key {
                     $(stringify!($key) => Some(self.$key.value()),)*
@@ -428,12 +428,12 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// The generator's line over `pages` pages, without an end.
+    /// Returns the generator's line over `pages` pages, without an end.
     pub fn over(&self, pages: u64, seed: u64) -> String {
         self.line(pages, seed, i64::MAX as u64)
     }
 
-    /// The generator's line over `pages` pages, with `requests` accesses.
+    /// Returns the generator's line over `pages` pages, with `requests` accesses.
     pub fn line(&self, pages: u64, seed: u64, requests: u64) -> String {
         let text = if self.0 == "one" { "uniform:pages=1" } else { &self.0 };
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));

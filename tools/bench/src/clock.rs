@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::case::Clock;
 
 impl Clock {
-    /// The time since a fixed moment.
+    /// Returns the time since a fixed moment.
     pub fn now(self) -> Duration {
         let time = clock_gettime(match self {
             Clock::Thread => ClockId::ThreadCPUTime,

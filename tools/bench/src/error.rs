@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Error(String);
 
 impl Error {
-    /// An error with this sentence.
+    /// Creates an error with this sentence.
     pub fn new(what: impl Into<String>) -> Error {
         Error(what.into())
     }

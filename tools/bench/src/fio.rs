@@ -26,7 +26,7 @@ pub fn installed() -> Option<PathBuf> {
     machine::program("fio")
 }
 
-/// The option that names the socket of an NBD server.
+/// Returns the option that names the socket of an NBD server.
 pub fn nbd_uri(socket: &Path) -> String {
     format!("--uri=nbd+unix:///?socket={}", socket.display())
 }

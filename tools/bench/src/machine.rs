@@ -12,14 +12,14 @@ pub const COMMIT: &str = env!("OCTAVO_COMMIT");
 /// The compiler, target, profile and flags of this build.
 pub const FLAGS: &str = env!("OCTAVO_FLAGS");
 
-/// The processor's name.
+/// Returns the processor's name.
 pub fn cpu() -> String {
     let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     name.map_or("unknown", |(_, name)| name.trim()).to_owned()
 }
 
-/// The number of processors that this process may use.
+/// Returns the number of processors that this process may use.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -52,7 +52,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(more).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// The kernel's release.
+/// Returns the kernel's release.
 pub fn kernel() -> String {
     let release = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     if release.is_empty() { "unknown".into() } else { release.trim().to_owned() }

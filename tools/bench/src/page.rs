@@ -29,7 +29,7 @@ pub fn html(suite: &Suite, rows: &[Row], warnings: &[String]) -> String {
     page.html()
 }
 
-/// The values of a row that a figure shows, with the names of their contestants.
+/// Returns the values of a row that a figure shows, with the names of their contestants.
 fn values(figure: &Figure, row: &Row) -> Vec<(String, Point)> {
     let wanted = |name: &String| figure.contestants.as_ref().is_none_or(|names| names.contains(name));
     let point = |(y, low, high)| Point { x: 0.0, y, low, high };
@@ -49,7 +49,7 @@ fn values(figure: &Figure, row: &Row) -> Vec<(String, Point)> {
     }
 }
 
-/// The name of a curve: the contestant, and the values of the keys that tell curves apart.
+/// Returns the name of a curve: the contestant, and the values of the keys that tell curves apart.
 fn label(figure: &Figure, row: &Row, contestant: &str) -> String {
     // Of a generator's line, the name contains only the kind.
     let short = |value: String| value.split(':').next().map(str::to_owned);

@@ -297,7 +297,7 @@ pub struct PrivateIo {
 }
 
 impl PrivateIo {
-    /// Room for `depth` reads and writes in flight, of up to `run_pages` pages each.
+    /// Creates buffers for `depth` reads and writes in flight, of up to `run_pages` pages each.
     pub fn new(store: &Store, depth: usize, run_pages: usize) -> io::Result<PrivateIo> {
         let buffers = (0..depth).map(|_| AlignedBytes::new(run_pages * PAGE_BYTES)).collect();
         let ring = Ring::new(&RingOptions::default())?;
@@ -342,7 +342,7 @@ impl PrivateIo {
         outcome
     }
 
-    /// The bytes of a completed read, in its private page.
+    /// Returns the bytes of a completed read, in its private page.
     pub fn page(&self, slot: usize) -> &[u8] {
         assert!(!self.in_flight[slot], "the read of this page is still in flight");
         &self.buffers[slot]

@@ -113,7 +113,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine and build.
+    /// Returns the facts about this machine and this build.
     pub fn this() -> Machine {
         Machine {
             commit: machine::COMMIT,
@@ -132,7 +132,7 @@ impl Machine {
 }
 
 impl Row {
-    /// A row without figures.
+    /// Creates a row without figures.
     pub fn new(suite: &str, case: &Case) -> Row {
         let keys = Case::KEYS.iter().filter_map(|key| Some((*key, case.value(key)?)));
         Row {
@@ -151,7 +151,7 @@ impl Row {
         }
     }
 
-    /// A row about one contestant of a case, without figures.
+    /// Creates a row about one contestant of a case, without figures.
     pub fn of_contestant(suite: &str, case: &Case, name: &str) -> Row {
         let mut row = Row { case: format!("{}_{name}", case.name), ..Row::new(suite, case) };
         row.add("who", name);
@@ -188,7 +188,7 @@ impl Row {
         });
     }
 
-    /// The name of the contestant that the first one is compared with.
+    /// Returns the name of the contestant that the first one is compared with.
     pub fn reference(&self) -> Option<&str> {
         Some(&self.compared.as_ref()?.reference)
     }
@@ -208,13 +208,13 @@ impl Row {
         }
     }
 
-    /// A key of the case, or a figure of the driver.
+    /// Returns a key of the case, or a figure of the driver.
     pub fn value(&self, name: &str) -> Option<&Value> {
         let mut pairs = self.keys.0.iter().chain(&self.facts.0);
         pairs.find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
-    /// The figures of a contestant.
+    /// Returns the figures of a contestant.
     pub fn standing(&self, name: &str) -> Option<&Standing> {
         self.contestants.iter().find(|standing| standing.name == name)
     }
@@ -237,7 +237,7 @@ impl Standing {
     }
 }
 
-/// The table of all contestants of `rows`.
+/// Returns the table of all contestants of `rows`.
 pub fn contestants(rows: &[Row]) -> Table {
     let any = |is: fn(&Standing) -> bool| rows.iter().any(|row| row.contestants.iter().any(is));
     let counted = any(|standing| standing.store_pages_per_op.is_some());
@@ -273,7 +273,7 @@ pub fn contestants(rows: &[Row]) -> Table {
     table
 }
 
-/// The figures and facts of drivers: a line for each row that has some.
+/// Returns the figures and facts of drivers: a line for each row that has some.
 pub fn facts(rows: &[Row]) -> Vec<String> {
     let rows = rows.iter().filter(|row| !row.facts.0.is_empty() || !row.notes.is_empty());
     rows.map(|row| {
@@ -309,7 +309,7 @@ pub(crate) mod tests {
     use crate::error::Error;
     use crate::turns::{Pace, Worker};
 
-    /// A row for each of `cases`, as a run makes them.
+    /// Returns a row for each of `cases`, as a run makes them.
     pub(crate) fn rows_of(cases: &[Case]) -> Vec<Row> {
         let plan = Plan::new(true, Default::default(), Pace::new(9.0, 120), 3);
         let slices = |rates: &[f64]| Slices { rates: rates.to_vec(), times: None };

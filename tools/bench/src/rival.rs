@@ -22,7 +22,7 @@ use crate::turns::{WHOLE_PAGES, Worker, page_reads};
 
 /// Another author's cache, not opened yet.
 pub trait Rival: Send + Sync {
-    /// The name in suites and rows.
+    /// Returns the name in suites and rows.
     fn name(&self) -> &str;
 
     /// Opens the cache. If the capacity of the room suffices for all pages, reads all of them into
@@ -32,7 +32,7 @@ pub trait Rival: Send + Sync {
 
 /// An open cache of a rival.
 pub trait RivalCache: Send + Sync {
-    /// The worker of one thread: `places.by(reader)`.
+    /// Creates the worker of one thread: `places.by(reader)`.
     fn worker<'t>(&'t self, places: Places<'t>) -> Result<Box<dyn Worker + 't>, Error>;
 }
 
@@ -57,7 +57,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// A room whose pages lie in a new, unlinked file.
+    /// Creates a room whose pages lie in a new, unlinked file.
     pub(crate) fn new(path: PathBuf, pages: u64, capacity_pages: u64) -> Result<Room, Error> {
         let what = path.display().to_string();
         let made = File::options().read(true).write(true).create_new(true).open(&path);
@@ -73,7 +73,7 @@ impl Room {
         Ok(Room { pages, capacity_pages, direct, store, buffered })
     }
 
-    /// Whether the cache holds all pages.
+    /// Returns whether the cache holds all pages.
     pub fn holds_all(&self) -> bool {
         self.capacity_pages >= self.pages
     }
@@ -98,7 +98,7 @@ impl<'t> Places<'t> {
         Places(Kind::Pages { pages, source })
     }
 
-    /// The worker that reads them through `reader`.
+    /// Creates the worker that performs these operations through `reader`.
     pub fn by<R: Reader + 't>(self, mut reader: R) -> Box<dyn Worker + 't> {
         let (places, mut at, turn, len) = match self.0 {
             Kind::Stream { places, at, turn, len } => (places, at, turn, len),

@@ -93,7 +93,7 @@ impl Scratch {
         open_unlocked(&self.path)
     }
 
-    /// The number of its pages.
+    /// Returns the number of the file's pages.
     pub fn pages(&self) -> u64 {
         self.file_bytes / PAGE_BYTES as u64
     }
@@ -105,7 +105,7 @@ pub fn open_unlocked(path: &Path) -> Result<Store, Error> {
     Store::open(path, &options).map_err(Error::at(&path.display().to_string()))
 }
 
-/// A new path for a file in memory.
+/// Returns a new path for a file in memory.
 fn memory_file() -> PathBuf {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     // Relaxed: only uniqueness matters.

@@ -22,7 +22,7 @@ use crate::report::Row;
 use crate::rival::Rival;
 use crate::turns::{Pace, Plan, Slices, Team, take_turns};
 
-/// How to run a suite.
+/// The user's options for running a suite.
 #[derive(Default)]
 pub struct Options {
     /// Runs only to check that everything works, with small memory, small files and few slices. The
@@ -89,7 +89,7 @@ impl Run<'_> {
         self.options.unless_stopped()
     }
 
-    /// Time to measure a case for.
+    /// Returns the time for which a case is measured.
     pub fn time(&self, case: &Case, usual_s: f64) -> Duration {
         self.options.time.unwrap_or(Duration::from_secs_f64(case.seconds.unwrap_or(usual_s)))
     }
@@ -155,7 +155,7 @@ pub struct Needs {
     pub rivals: u128,
 }
 
-/// A cache with frames for `frames_bytes` of pages in one partition.
+/// Returns the configuration of a cache with frames for `frames_bytes` of pages in one partition.
 pub fn cache_config(frames_bytes: u64, buffers_bytes: u64) -> CacheConfig {
     CacheConfig {
         // A page has at most 32 bytes of metadata, directory included, so 1/128 of the frames is
@@ -167,12 +167,12 @@ pub fn cache_config(frames_bytes: u64, buffers_bytes: u64) -> CacheConfig {
     }
 }
 
-/// A partition with the case's policy and mode.
+/// Returns the configuration of a partition with the case's policy and mode.
 pub fn partition_config(case: &Case) -> PartitionConfig {
     PartitionConfig { policy: case.policy.0, cache_mode: case.mode.0, ..PartitionConfig::new("bench") }
 }
 
-/// The offset of a page.
+/// Returns the offset of a page.
 pub const fn offset(page: u64) -> u64 {
     page * PAGE_BYTES as u64
 }
@@ -219,23 +219,23 @@ impl Delta {
         count(&self.after) - count(&self.before)
     }
 
-    /// Hits that happened.
+    /// Returns the number of hits.
     pub fn hits(&self) -> u64 {
         self.of(|stat| stat.hits)
     }
 
-    /// Misses that happened.
+    /// Returns the number of misses.
     pub fn misses(&self) -> u64 {
         self.of(|stat| stat.misses)
     }
 
-    /// The share of hits in all accesses. 0 if there was none.
+    /// Returns the share of hits in all accesses. 0 if there was no access.
     pub fn hit_ratio(&self) -> f64 {
         hit_ratio(self.hits(), self.misses())
     }
 }
 
-/// The share of hits in all accesses. 0 if there was none.
+/// Returns the share of hits in all accesses. 0 if there was no access.
 pub fn hit_ratio(hits: u64, misses: u64) -> f64 {
     hits as f64 / (hits + misses).max(1) as f64
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The median; of an even count, the lower of the two middle numbers. 0 if there are none.
+/// Returns the median; of an even count, the lower of the two middle numbers. 0 if there are none.
 pub fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -52,7 +52,7 @@ pub struct Histogram(hdrhistogram::Histogram<u64>);
 const NS_MAX: u64 = 1 << 40;
 
 impl Histogram {
-    /// An empty histogram.
+    /// Creates an empty histogram.
     pub fn new() -> Histogram {
         Histogram(hdrhistogram::Histogram::new_with_max(NS_MAX, 2).expect("the bounds are valid"))
     }
@@ -68,7 +68,7 @@ impl Histogram {
         self.0.add(&other.0).expect("both histograms have the same bounds");
     }
 
-    /// The number of times counted.
+    /// Returns the number of times counted.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -112,7 +112,7 @@ impl Scalability {
         best.map(|(_, law)| law)
     }
 
-    /// The throughput of `n` threads.
+    /// Returns the throughput of `n` threads.
     pub fn at(&self, n: f64) -> f64 {
         self.single * n / (1.0 + self.serial * (n - 1.0) + self.crosstalk * n * (n - 1.0))
     }

@@ -10,7 +10,8 @@ pub fn pages(pattern: &Pattern, pages: u64, seed: u64) -> Result<Pages, Error> {
     Pages::new(&pattern.over(pages, seed))
 }
 
-/// The seed of a thread of a contestant. Every contestant and thread has a stream of its own.
+/// Returns the seed of a thread of a contestant. Every contestant and thread has a stream of its
+/// own.
 pub fn seed(contestant: usize, thread: usize) -> u64 {
     ((contestant as u64) << 32) + thread as u64 + 1
 }

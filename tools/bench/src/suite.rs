@@ -124,7 +124,7 @@ struct SuiteText {
 }
 
 impl Suite {
-    /// The names of the built-in suites.
+    /// Returns the names of the built-in suites.
     pub fn names() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
@@ -209,7 +209,7 @@ fn line(text: &str, at: usize) -> usize {
 }
 
 impl Suite {
-    /// A case of a quick built-in suite, with a small memory.
+    /// Returns a case of a quick built-in suite, with a small memory.
     #[cfg(test)]
     pub fn quick_case(suite: &str, name: &str) -> Case {
         let suite = Suite::find(suite, true).unwrap();
@@ -217,7 +217,7 @@ impl Suite {
         case.unwrap_or_else(|| panic!("{name} is no case")).clone().with_memory_bytes(8 << 20)
     }
 
-    /// The same cases with another size of the cache's frames, in bytes.
+    /// Returns the same cases with another size of the cache's frames, in bytes.
     pub fn with_memory_bytes(mut self, bytes: u64) -> Result<Suite, Error> {
         for case in &mut self.cases {
             *case = case.clone().with_memory_bytes(bytes);
@@ -227,7 +227,7 @@ impl Suite {
     }
 }
 
-/// Whether a name matches a pattern, in which `*` stands for any characters.
+/// Returns whether a name matches a pattern, in which `*` stands for any characters.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else { return pattern == name };
     let Some(rest) = name.strip_prefix(before) else { return false };

@@ -40,7 +40,7 @@ enum Kind<'t> {
 }
 
 impl<'t> Team<'t> {
-    /// A team of workers. `hire` runs on thread `thread`, from 0, and makes its worker.
+    /// Creates a team of workers. `hire` runs on thread `thread`, from 0, and makes its worker.
     pub fn new<W: Worker + 't>(
         name: &'t str,
         hire: impl Fn(usize) -> Result<W, Error> + Sync + 't,
@@ -48,7 +48,7 @@ impl<'t> Team<'t> {
         Team::boxed(name, move |thread| Ok(Box::new(hire(thread)?)))
     }
 
-    /// A team of workers of different types.
+    /// Creates a team of workers of different types.
     pub fn boxed(
         name: &'t str,
         hire: impl Fn(usize) -> Result<Box<dyn Worker + 't>, Error> + Sync + 't,
@@ -56,7 +56,8 @@ impl<'t> Team<'t> {
         Team::of_kind(name, Kind::Workers(Box::new(hire)))
     }
 
-    /// A program of its own. `run` runs it for a time and returns its operations per second.
+    /// Creates a contestant that is a program of its own. `run` runs the program for a given time
+    /// and returns its operations per second.
     pub fn program(name: &'t str, run: impl Fn(Duration) -> Result<f64, Error> + Sync + 't) -> Team<'t> {
         Team::of_kind(name, Kind::Program(Box::new(run)))
     }
@@ -112,12 +113,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Wall time, untimed operations, pinned threads.
+    /// Creates a pace with wall time, untimed operations and pinned threads.
     pub const fn new(seconds: f64, slice_ms: u64) -> Pace {
         Pace { seconds, slice_ms, clock: Clock::Wall, timed: false, pinned: true }
     }
 
-    /// The same, with each operation timed.
+    /// Returns the same pace, with each operation timed.
     pub const fn timed(self) -> Pace {
         Pace { timed: true, ..self }
     }
@@ -137,8 +138,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// One thread at a usual pace: slices of about `pace.slice_ms` that fill `time`; for a quick
-    /// run three slices of a tenth of that.
+    /// Creates a plan for one thread: rounds with slices of about `pace.slice_ms` that fill `time`
+    /// or, for a quick run, three rounds with slices of a tenth of that length.
     pub fn new(quick: bool, time: Duration, pace: Pace, contestants: usize) -> Plan {
         let slice = Duration::from_millis(pace.slice_ms);
         let rounds = (time.as_secs_f64() / slice.as_secs_f64() / contestants.max(1) as f64) as usize;
@@ -337,7 +338,7 @@ mod tests {
 
     use super::*;
 
-    /// A team that appends its letter to `said` at each turn.
+    /// Creates a team that appends its letter to `said` at each turn.
     fn speaker<'s>(name: &'s str, said: &'s Mutex<String>) -> Team<'s> {
         let speak = move |mut times: Option<&mut Histogram>| {
             let mut said = said.lock().unwrap();

@@ -96,7 +96,7 @@ pub fn check(floors: &Floors, tree: &Tree) -> Vec<Problem> {
 }
 
 impl Floors {
-    /// A crate without floors.
+    /// Returns a crate without floors.
     pub fn of(folder: &str) -> Floors {
         Floors { folder: folder.to_owned(), ..Floors::default() }
     }

@@ -439,7 +439,7 @@ fn demands_test(condition: &Meta) -> bool {
 pub mod tests {
     use super::*;
 
-    /// The crate of these files, the first of which is its root.
+    /// Returns the crate of these files, the first of which is its root.
     pub fn tree(files: &[(&str, &str)]) -> Tree {
         let read = |path: &str| {
             let file = files.iter().find(|(name, _)| *name == path);
@@ -448,7 +448,7 @@ pub mod tests {
         Tree::read(files[0].0, &read)
     }
 
-    /// The imports of a crate whose root declares `a`, `b` and `c`, as `from:line to`.
+    /// Returns the imports of a crate whose root declares `a`, `b` and `c`, as `from:line to`.
     fn imports(files: &[(&str, &str)]) -> Vec<String> {
         let root = [("c/src/lib.rs", "mod a;\nmod b;\nmod c;\npub use b::Deep;\n")];
         let tree = tree(&[&root[..], files].concat());

@@ -30,7 +30,7 @@ impl FileIo {
         FileIo { io, store: store.clone(), shard }
     }
 
-    /// An I/O for tests of queues, which never execute it.
+    /// Creates an I/O for tests of queues, which never execute it.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn without_gate(io: Io, store: &Store) -> FileIo {
         FileIo { io, store: store.clone(), shard: 0 }
@@ -54,7 +54,7 @@ impl FileIo {
     }
 }
 
-/// The file behind a store.
+/// Returns the file behind a store.
 pub(crate) fn file_of(store: &Store) -> &FileStore {
     let Kind::File(file) = store.kind() else { unreachable!("only I/O of files reaches an engine") };
     file

@@ -23,9 +23,9 @@
 //!   thread. A submitter that is computing is interrupted by its next timer tick or, on a processor
 //!   without ticks, by `nudge` from a waiting thread.
 //! * U7. Before an I/O is queued, the queue is submitted if it holds at least as many I/Os as the
-//!   kernel has. So a device is busy while its caller still pushes (or processes the last reads),
-//!   and n I/Os take log2 n more system calls. A single I/O waits for `submit`, or for the system
-//!   call that also waits.
+//!   kernel has. A device is therefore busy while its caller still pushes I/O (or processes the
+//!   last reads), at the cost of log2 n more system calls for n I/Os. A single I/O waits for
+//!   `submit`, or for the system call that also waits.
 //!
 //! Not used: `DEFER_TASKRUN` and `SINGLE_ISSUER`, because any thread may take completions; a
 //! polling thread (`SQPOLL`), because an idle cache must use no CPU.

@@ -4,8 +4,8 @@
 //!
 //! The *tail unit* is the 4096-aligned unit that contains the end of the file, if the end is not
 //! aligned. Direct I/O cannot end inside a block, and a whole block written there would lengthen
-//! the file. So the tail unit is read and written through a second, buffered descriptor, exact
-//! bytes only. The length decides which unit that is:
+//! the file. The tail unit is therefore read and written through a second, buffered descriptor, to
+//! the exact byte. The length decides which unit that is:
 //!
 //! * L1. An I/O enters the gate before it reads the length, and leaves when its last part is
 //!   finished. (Not when its completion is delivered: the delivery may wait for the thread that

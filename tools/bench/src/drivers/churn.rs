@@ -134,7 +134,7 @@ impl TwoCaches {
         Ok(row)
     }
 
-    /// A thread that reads hot and cold pages. The reads of hot pages are timed.
+    /// Creates a worker that reads hot and cold pages. The reads of hot pages are timed.
     fn worker<'t>(&'t self, name: &'t str, case: &'t Case, thread: usize) -> impl Worker + 't {
         let mut random = Random::new((thread as u64 + 1) << 40);
         let (len, side) = (case.bytes.0, if name == "octavo-filling" { &self.filling } else { &self.full });

@@ -320,7 +320,7 @@ impl FullCache {
         Ok(())
     }
 
-    /// The bytes of the frames' mapping that are on huge pages. Warns if they are few.
+    /// Returns the bytes of the frames' mapping that are on huge pages. Warns if they are few.
     fn frames_huge_pages_bytes(&self, run: &mut Run<'_>) -> Result<u64, Error> {
         let offset = crate::stage::offset(self.resident[0].into());
         let Some(pin) = self.subject.object.pin(offset)? else { return Ok(0) };
@@ -347,12 +347,13 @@ fn rival_team<'t>(
 
 // ---- Streams and stores
 
-/// Where a thread begins in the stream: as far as possible from the others.
+/// Returns the position in the stream at which a thread begins: as far as possible from those of
+/// the other threads.
 fn begin(thread: usize, threads: usize, count: usize) -> usize {
     (count / threads * thread) & !(TURN_SHORT - 1)
 }
 
-/// A store in memory whose pages have content of their own, written through a small cache.
+/// Creates a store in memory whose pages have content of their own, written through a small cache.
 pub fn filled_store(pages: u64) -> Result<Store, Error> {
     const RUN_PAGES: u64 = 64;
     let store = Store::memory("pages", crate::stage::offset(pages));

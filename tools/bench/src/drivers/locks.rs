@@ -94,7 +94,7 @@ fn record(data: &Path, seconds: f64) -> std::io::Result<std::process::Child> {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-/// The share of samples in locks, and the function with the most of them.
+/// Returns the share of samples in locks, and the function with the most of them.
 fn report(data: &Path) -> Result<(f64, String), Error> {
     let mut command = Command::new(machine::program("perf").unwrap_or_else(|| "perf".into()));
     command.args(["report", "--stdio", "-F", "overhead,sym", "-i"]).arg(data).stderr(Stdio::null());

@@ -62,7 +62,7 @@ pub fn check(case: &Case) -> Result<(), String> {
     }
 }
 
-/// The stage: a file, with a small cache over it.
+/// Creates the stage: a file, with a small cache over it.
 pub fn open(case: &Case, run: &mut Run<'_>) -> Result<CachedFile, Error> {
     // 16 MiB: a ring, bounce pages and the buffers of each case.
     CachedFile::new(case, run, case.file.0 / FILE_TO_CACHE, 16 << 20)
@@ -100,7 +100,7 @@ fn row(file: &CachedFile, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> 
     Ok(row)
 }
 
-/// The contestants of a case.
+/// Creates the contestants of a case.
 pub fn teams<'t>(file: &'t CachedFile, case: &'t Case, quick: bool) -> Vec<Team<'t>> {
     let contestants = case.contestants.iter().enumerate();
     contestants.map(|(number, name)| team(file, case, quick, number, name)).collect()

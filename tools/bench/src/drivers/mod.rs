@@ -52,7 +52,7 @@ pub const DRIVERS: [&Driver; 18] = [
 /// Figures that rows have besides the keys of their cases, for the axes of charts.
 pub const FACTS: &[&str] = &["segments", "hit_ratio", "who"];
 
-/// The driver of a case.
+/// Returns the driver of a case.
 fn of(case: &Case) -> Result<&'static Driver, String> {
     DRIVERS.into_iter().find(|driver| driver.name == case.driver.0).ok_or_else(|| {
         let known = DRIVERS.map(|driver| format!("\n  {}: {}", driver.name, driver.purpose)).concat();
@@ -102,7 +102,7 @@ pub fn memory_bytes(case: &Case) -> u64 {
     u64::try_from(taken + taken / 64 + (64 << 20)).unwrap_or(u64::MAX)
 }
 
-/// The scenery of a case: two cases with equal sceneries can share a stage.
+/// Returns the scenery of a case: two cases with equal sceneries can share a stage.
 pub fn scenery(case: &Case) -> String {
     let keys = of(case).map_or(&[][..], |driver| driver.scenery);
     let values = keys.iter().filter_map(|key| case.value(key));

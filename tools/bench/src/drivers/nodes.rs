@@ -14,8 +14,8 @@ use crate::stage::{Run, Subject, offset};
 /// estimate, measured on one node.
 const REQUEST_NS: f64 = 25.0;
 
-/// A cache on two emulated nodes. If `spent` is set, threads spend the distance by spinning;
-/// otherwise it is only counted.
+/// Returns the configuration of a cache on two emulated nodes. If `spent` is set, threads spend the
+/// distance by spinning; otherwise it is only counted.
 pub fn config(case: &Case, numa: NumaMode, spent: bool) -> CacheConfig {
     let buffers_bytes = 16 << 20;
     CacheConfig {
@@ -31,8 +31,8 @@ pub fn config(case: &Case, numa: NumaMode, spent: bool) -> CacheConfig {
     }
 }
 
-/// A write-back cache of an object in memory, all of whose pages have been read. `node` holds all
-/// of them, if it is given.
+/// Creates a write-back cache of an object in memory, all of whose pages have been read. If `node`
+/// is given, that node holds all of them.
 pub fn filled(config: CacheConfig, node: Option<u32>, pages: u64) -> Result<Subject, Error> {
     let cache_mode = CacheMode::Writeback;
     let partition = PartitionConfig { node, cache_mode, ..PartitionConfig::new("bench") };
@@ -67,7 +67,7 @@ impl Counted {
         (count(&self.after) - count(&self.before)) as f64 / self.requests
     }
 
-    /// The traffic of all requests.
+    /// Returns the traffic of all requests.
     pub fn traffic(&self) -> Traffic {
         let (before, after) = (&self.before.traffic, &self.after.traffic);
         Traffic {
@@ -78,12 +78,13 @@ impl Counted {
         }
     }
 
-    /// The virtual time of a request whose share of `traffic` is the memory that it waits for.
+    /// Returns the virtual time of a request whose share of `traffic` is the memory that it waits
+    /// for.
     pub fn request_ns(&self, case: &Case, traffic: &Traffic) -> f64 {
         case.machine.0.memory_ns(traffic, LocalMemory::VIRTUAL) / self.requests + REQUEST_NS
     }
 
-    /// The mode at the end, and how often `auto` changed it.
+    /// Returns the mode at the end, and how often `auto` changed it.
     pub fn ways(&self) -> [(&'static str, Value); 2] {
         let changes = self.after.way_changes - self.before.way_changes;
         [("way", self.after.way.into()), ("way_changes", (changes as f64).into())]
@@ -99,7 +100,7 @@ pub struct Taken {
 
 #[cfg(test)]
 impl Taken {
-    /// A figure by its name.
+    /// Returns a figure by its name.
     pub fn figure(&self, name: &str) -> f64 {
         let found = self.figures.iter().find(|(known, _)| *known == name);
         found.and_then(|(_, value)| value.number()).unwrap_or_else(|| panic!("{name} is no figure"))
@@ -155,7 +156,7 @@ pub fn assert_auto_is_best(
     }
 }
 
-/// The note of every row about emulated nodes.
+/// Returns the note of every row about emulated nodes.
 pub fn note(case: &Case) -> String {
     format!("emulated: the nodes are simulated, with the distances of {}", case.machine.0.name)
 }

@@ -40,7 +40,8 @@ pub const DRIVER: Driver = Driver {
 /// The longest run of neighbours in one I/O.
 const RUN_PAGES: usize = 16;
 
-/// The pages that a contestant writes, as runs: the first page, and the number of pages.
+/// Returns the pages that a contestant writes, as runs: each has a first page and a number of
+/// pages.
 fn runs(file: &CachedFile, case: &Case, name: &str) -> Result<Vec<(u64, usize)>, Error> {
     let file_pages = file.scratch.pages();
     let count = (file_pages * 3 / 10).max(1) as usize;

@@ -24,7 +24,7 @@ fn look_at(bytes: &[u8]) {
     black_box(bytes.as_chunks::<8>().0.iter().fold(0, |sum, word| sum ^ u64::from_ne_bytes(*word)));
 }
 
-/// A worker of one of them.
+/// Creates a worker of one of these contestants.
 pub fn looking<'t>(name: &'t str, object: Object, case: &'t Case, mut way: Way<'t>) -> impl Worker + 't {
     let (batch, len) = (case.batch.0, case.bytes.0 as usize);
     let mut buffers = AlignedBytes::new(len * batch);

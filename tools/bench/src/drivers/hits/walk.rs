@@ -31,8 +31,8 @@ pub struct Way<'t> {
 }
 
 impl Way<'_> {
-    /// The numbers of the next places; near the end of the stream, of those at its start. The
-    /// places that a prefetching walk looks ahead at are inside the stream too.
+    /// Returns the numbers of the next places; near the end of the stream, of those at its start.
+    /// The places that a prefetching walk looks ahead at are inside the stream too.
     pub fn numbers(&mut self) -> Range<usize> {
         if self.at + self.turn + AHEAD_SHORT > self.places.len() {
             self.at = 0;
@@ -42,24 +42,24 @@ impl Way<'_> {
         numbers
     }
 
-    /// The next places.
+    /// Returns the next places.
     pub fn next(&mut self) -> &[u32] {
         let numbers = self.numbers();
         &self.places[numbers]
     }
 }
 
-/// The offset of a place, in bytes.
+/// Returns the offset of a place, in bytes.
 pub fn offset(place: u32) -> u64 {
     u64::from(place & !WRITES) << UNIT_SHIFT
 }
 
-/// The page of a place, and the offset in it.
+/// Returns the page of a place, and the offset in it.
 pub fn split(place: u32) -> (u64, usize) {
     (offset(place) / PAGE_BYTES as u64, offset(place) as usize % PAGE_BYTES)
 }
 
-/// The offset of the page of a place.
+/// Returns the offset of the page of a place.
 pub fn page_offset(place: u32) -> u64 {
     offset(place) & !(PAGE_BYTES as u64 - 1)
 }
@@ -102,7 +102,7 @@ pub fn pin_batches<'o>(
     Ok(())
 }
 
-/// A worker that accesses places of the object by the case's call.
+/// Creates a worker that accesses places of the object by the case's call.
 pub fn walker<'t>(object: Object, case: &'t Case, mut way: Way<'t>) -> impl Worker + 't {
     let (len, batch) = (case.bytes.0 as usize, case.batch.0);
     let mut buffers = AlignedBytes::new(len * batch);

@@ -60,28 +60,28 @@ pub struct Done {
 }
 
 impl Done {
-    /// The hit ratio of all tenants.
+    /// Returns the hit ratio of all tenants.
     pub fn hit_ratio(&self) -> f64 {
         hit_ratio(self.counts.iter().map(|(hits, _)| hits).sum(), self.misses())
     }
 
-    /// The misses of all tenants.
+    /// Returns the misses of all tenants.
     pub fn misses(&self) -> u64 {
         self.counts.iter().map(|(_, misses)| misses).sum()
     }
 
-    /// The hit ratio of one tenant.
+    /// Returns the hit ratio of one tenant.
     pub fn hit_ratio_of(&self, tenant: usize) -> f64 {
         hit_ratio(self.counts[tenant].0, self.counts[tenant].1)
     }
 
-    /// Accesses of one tenant per second of its own time.
+    /// Returns the accesses of one tenant per second of its own time.
     pub fn rate_of(&self, tenant: usize) -> f64 {
         let (hits, misses) = self.counts[tenant];
         (hits + misses) as f64 / self.times[tenant].as_secs_f64().max(1e-9)
     }
 
-    /// Accesses of all tenants per second; they run one after the other.
+    /// Returns the accesses of all tenants per second. Tenants run one after the other.
     pub fn rate(&self) -> f64 {
         let accesses: u64 = self.counts.iter().map(|(hits, misses)| hits + misses).sum();
         accesses as f64 / self.times.iter().sum::<Duration>().as_secs_f64().max(1e-9)
@@ -98,8 +98,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// A cache with `memory_bytes` for frames and metadata. Its segments have 2 MiB, or less if the
-/// memory is small.
+/// Returns the configuration of a cache with `memory_bytes` for frames and metadata. Its segments
+/// have 2 MiB, or less if the memory is small.
 pub fn config(memory_bytes: u64) -> CacheConfig {
     let buffers_bytes = 4 << 20;
     let most = (memory_bytes / 32).max(64 << 10);
@@ -113,7 +113,7 @@ pub fn config(memory_bytes: u64) -> CacheConfig {
 }
 
 impl House {
-    /// A house without resident pages.
+    /// Creates a house without resident pages.
     pub fn new(plan: &Plan, tenants: Vec<(&Store, Work)>) -> Result<House, Error> {
         // No background threads: `run` ends periods by a number of accesses.
         let repeatable =
@@ -200,12 +200,12 @@ impl House {
         Ok(((after.hits - before.hits, after.misses - before.misses), time))
     }
 
-    /// Bytes of frames and metadata of each tenant's partition.
+    /// Returns the bytes of frames and metadata of each tenant's partition.
     pub fn sizes(&self) -> Vec<u64> {
         self.tenants.iter().map(|tenant| tenant.partition.stat().charged_bytes).collect()
     }
 
-    /// Bytes of a tenant's resident pages.
+    /// Returns the bytes of a tenant's resident pages.
     pub fn resident_bytes(&self, tenant: usize) -> u64 {
         let object = &self.tenants[tenant].object;
         let pages = object.len_bytes() / PAGE_BYTES as u64;

@@ -48,7 +48,7 @@ fn measure(
     settle_and_count(&plan, tenants, &mut |period| run.step(case, &format!("{sharing:?}: period {period}")))
 }
 
-/// The experiment of the paper.
+/// Runs the experiment of the paper.
 pub fn random_and_sequential(
     case: &Case,
     stores: [&Store; 2],
@@ -78,8 +78,8 @@ pub fn random_and_sequential(
     Ok(())
 }
 
-/// A build in a cache that it shares with a sequential reader, and in a partition of its own in 80
-/// % of the memory.
+/// Measures a build in a cache that it shares with a sequential reader, and in a partition of its
+/// own in 80 % of the memory.
 pub fn build(case: &Case, stores: [&Store; 2], run: &mut Run<'_>, row: &mut Row) -> Result<(), Error> {
     let pages = case.file.0 / PAGE_BYTES as u64;
     let mut by = |sharing, memory_bytes| {

@@ -31,8 +31,8 @@ fn accesses(memory_bytes: u64) -> usize {
     (memory_bytes / PAGE_BYTES as u64 / 4).max(256) as usize
 }
 
-/// The tenants of both experiments, with the numbers of their pages: a reader of few pages, and a
-/// reader of so many pages that they would take most of the memory. Both read by the case's
+/// Creates the tenants of both experiments, with the numbers of their pages: a reader of few pages,
+/// and a reader of so many pages that they would take most of the memory. Both read by the case's
 /// workload.
 fn house(case: &Case, stores: [&Store; 2], seed: u64) -> Result<(House, [u64; 2]), Error> {
     let memory_pages = case.memory.0 / PAGE_BYTES as u64;
@@ -62,7 +62,7 @@ pub fn two_phases(
     Ok([first, second])
 }
 
-/// The number of periods until all sizes stay near their means of the last quarter.
+/// Returns the number of periods until all sizes stay near their means of the last quarter.
 pub fn periods_until_at_rest(done: &Done, memory_bytes: u64) -> usize {
     let tenants = done.sizes[0].len();
     let late = &done.sizes[done.sizes.len() * 3 / 4..];
@@ -75,7 +75,7 @@ pub fn periods_until_at_rest(done: &Done, memory_bytes: u64) -> usize {
     done.sizes.iter().rposition(is_far).map_or(0, |last| last + 1)
 }
 
-/// The share of the memory that moved in a period, on average and at most, after sizes have
+/// Returns the share of the memory that moved in a period, on average and at most, after sizes have
 /// settled.
 pub fn moved(done: &Done, memory_bytes: u64) -> (f64, f64) {
     let late = &done.moved[SETTLED..];

@@ -26,9 +26,10 @@ pub fn sequential(pages: u64) -> Work {
     Box::new((0..).map(move |number| Access::Read(number % pages)))
 }
 
-/// A build: compiles one source after the other, and links a program of 32 objects after each 32. A
-/// compilation reads headers, popular ones more often, and the source, and writes the object. Files
-/// have one to eight pages, and are scattered over the store, as on a disk that has been in use.
+/// A build: compiles one source after the other, and after every 32 compilations links a program of
+/// 32 objects. A compilation reads headers, popular ones more often, and the source, and writes the
+/// object. Files have one to eight pages, and are scattered over the store, as on a disk that has
+/// been in use.
 pub fn build(pages: u64, seed: u64) -> Work {
     // A quarter of the files are headers, a quarter are objects, and the rest are sources.
     let files = pages / 8;
