@@ -66,7 +66,7 @@ pub const GATE: &[&[&Step]] = &[
     &[&SHUTTLE, &LOOM, &MIRI, &GUEST, &WAYS, &INSTRUCTIONS],
 ];
 
-/// The steps to run during work: three minutes on two processors if dependencies are already built.
+/// The steps to run during work: three minutes on two processors if everything is already built.
 pub const QUICK: &[&[&Step]] = &[&[&FMT], &[&TIDY], &[&LAYERS], &[&DEPENDENCIES], &[&CLIPPY], &[&UNIT]];
 
 /// Steps that take too long for the gate, or depend on more than the repository. They are run

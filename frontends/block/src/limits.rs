@@ -14,8 +14,7 @@ pub struct Limits {
     /// The most clients that are connected at a time. [`room`](Limits::room) bounds it too. Further
     /// clients are disconnected. Default: 64.
     pub connections_max: usize,
-    /// The time that a client has to complete the handshake, however slowly it sends. Default: 10
-    /// s.
+    /// The most time for the handshake, however slowly the client sends. Default: 10 s.
     pub handshake_time: Duration,
     /// The time that a client gets to read its last replies after its goodbye, or after it closed
     /// its sending side. Default: 10 s.
