@@ -50,6 +50,7 @@ mod statistics;
 mod stream;
 mod suite;
 mod turns;
+mod value;
 
 pub use case::{Case, Value};
 pub use content::PAGE_BYTES;
