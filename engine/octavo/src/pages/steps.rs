@@ -177,7 +177,7 @@ impl PartitionInner {
         self.overtake(tag, before);
         write(self.frames.at(found.index));
         self.table.touch(found);
-        let waited = self.table.end_write(found.index, before, true);
+        let waited = self.table.end_write(found, before, true);
         note.step(tag, || Step::Overwrite);
         self.wake(found.index, waited);
         self.note_dirty();

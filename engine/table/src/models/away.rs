@@ -63,7 +63,7 @@ impl Nodes {
             self.table.overtake(PAGE, taken.twins());
         }
         self.frame(found.index).fill(value);
-        assert!(!self.table.end_write(found.index, taken, true));
+        assert!(!self.table.end_write(&found, taken, true));
         true
     }
 

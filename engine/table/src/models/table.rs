@@ -114,7 +114,7 @@ impl Cache {
                 Ok(before) => {
                     drop(guard);
                     self.frame(found.index).fill(bytes);
-                    self.tell_if(found.index, self.table.end_write(found.index, before, true));
+                    self.tell_if(found.index, self.table.end_write(&found, before, true));
                     return;
                 }
                 Err(word) if word.owned() => {

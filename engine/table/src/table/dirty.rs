@@ -2,7 +2,7 @@
 //! over dirty pages.
 
 use super::Table;
-use crate::index::SlotIndex;
+use crate::index::{Found, SlotIndex};
 use crate::sync::atomic::Ordering;
 use crate::word::slot::{EndedWriteback, State, Word};
 use crate::word::tag::Tag;
@@ -20,13 +20,14 @@ impl<const W: usize> Table<W> {
     /// P7, and counts the page if it became dirty; `before` is the word that `begin_write`
     /// replaced. Returns whether a waiter must be woken.
     #[must_use]
-    pub fn end_write(&self, slot: SlotIndex, before: Word, dirty: bool) -> bool {
+    #[inline(always)]
+    pub fn end_write(&self, page: &Found<'_>, before: Word, dirty: bool) -> bool {
         let was_dirty = before.state() == State::Dirty;
         debug_assert!(dirty || !was_dirty, "a write does not clean");
         if dirty && !was_dirty {
-            self.count_dirty(slot, 1);
+            self.count_dirty(page.index, 1);
         }
-        self.slot(slot).end_write(dirty)
+        page.slot().end_write(dirty)
     }
 
     /// P11, and uncounts the page if it became clean.

@@ -327,6 +327,7 @@ impl<'t> Slot<'t> {
     ///
     /// # Errors
     /// The word that forbids it: busy, pinned, or another page's by now.
+    #[inline(always)]
     pub fn begin_write(&self, seen: Word) -> Result<Word, Word> {
         // Acquire: pairs with `unpin` (P5) and with the publish whose bytes this write builds on
         // (P2, P7).
@@ -343,6 +344,7 @@ impl<'t> Slot<'t> {
     /// P7. Ends a write and makes the page readable again. Returns whether a waiter must be woken.
     /// The page has no copies: it had none, or T5 has overtaken them.
     #[must_use]
+    #[inline(always)]
     pub fn end_write(&self, dirty: bool) -> bool {
         self.show();
         let written = self.change_own(|now| {

@@ -52,7 +52,7 @@ impl Scene {
 
     /// Finds the page under its lock, or brings it in. Returns `None` if dirty pages leave no way
     /// for it.
-    fn get(&mut self, tag: Tag) -> Option<Found<'_>> {
+    fn get(&self, tag: Tag) -> Option<Found<'_>> {
         let mut guard = self.table.lock(tag);
         if let Some(found) = guard.find(tag) {
             assert_eq!(self.frame(found.index).get(), self.values.get(&tag).copied().unwrap_or(0));
@@ -76,12 +76,12 @@ impl Scene {
     }
 
     fn write(&mut self, tag: Tag, value: u64) {
-        let Some(slot) = self.get(tag).map(|found| found.index) else { return };
-        let word = self.table.slot(slot).load();
-        let taken = self.table.slot(slot).begin_write(word).expect("no other thread uses the table");
+        let Some(found) = self.get(tag) else { return };
+        let (slot, word) = (found.index, found.slot().load());
+        let taken = found.slot().begin_write(word).expect("no other thread uses the table");
         self.table.overtake(tag, taken.twins());
         self.frame(slot).set(value);
-        assert!(!self.table.end_write(slot, taken, true));
+        assert!(!self.table.end_write(&found, taken, true));
         self.values.insert(tag, value);
         self.dirty.insert(tag, value);
     }

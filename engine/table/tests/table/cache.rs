@@ -265,7 +265,7 @@ impl<const W: usize> Cache<W> {
                     count.begun.fetch_add(1, SeqCst);
                     let write = Self::write_in(page, self.bytes(found.index)) + 1;
                     self.fill(found.index, page, write);
-                    self.wake(self.table.end_write(found.index, before, true));
+                    self.wake(self.table.end_write(&found, before, true));
                     count.completed.fetch_max(write, SeqCst);
                     return;
                 }
@@ -310,7 +310,7 @@ impl<const W: usize> Cache<W> {
         count.stored.store(write, SeqCst);
         if found.slot().store_to_write().is_some() {
             self.fill(found.index, page, write);
-            self.wake(self.table.end_write(found.index, found.word, false));
+            self.wake(self.table.end_write(&found, found.word, false));
         } else {
             let mut guard = self.table.lock(tag);
             self.wake(guard.remove(found.index));

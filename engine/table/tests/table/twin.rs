@@ -242,23 +242,15 @@ impl<const W: usize> Pair<W> {
     /// Ends the operation in progress on the page. `dirty` chooses the outcome, if there is a
     /// choice.
     fn end(&mut self, tag: Tag, page: Page, dirty: bool) -> Option<Page> {
-        let after = |dirty: bool| if dirty { State::Dirty } else { State::Clean };
         match page.state {
             State::Filling => {
                 let bytes = self.put_bytes(page.slot);
                 assert!(!self.table.publish(page.slot, dirty));
-                Some(Page { state: after(dirty), bytes, ..page })
+                Some(Page { state: if dirty { State::Dirty } else { State::Clean }, bytes, ..page })
             }
-            State::Writing => {
-                let dirty = dirty || page.was_dirty();
-                let bytes = self.put_bytes(page.slot);
-                self.end_write(page, dirty);
-                Some(Page { state: after(dirty), bytes, ..page })
-            }
+            State::Writing => self.end_write(tag, page, dirty || page.was_dirty()),
             State::Storing if self.table.slot(page.slot).store_to_write().is_some() => {
-                let bytes = self.put_bytes(page.slot);
-                self.end_write(page, false);
-                Some(Page { state: State::Clean, bytes, ..page })
+                self.end_write(tag, page, false)
             }
             State::Storing => {
                 assert!(page.pins > 0 && !self.table.lock(tag).remove(page.slot));
@@ -268,9 +260,12 @@ impl<const W: usize> Pair<W> {
         }
     }
 
-    fn end_write(&self, page: Page, dirty: bool) {
+    fn end_write(&mut self, tag: Tag, page: Page, dirty: bool) -> Option<Page> {
+        let bytes = self.put_bytes(page.slot);
+        let found = self.table.find(tag).expect("its slot belongs to the write");
         let before = page.before.expect("a write began");
-        assert!(!self.table.end_write(page.slot, before, dirty));
+        assert!(found.index == page.slot && !self.table.end_write(&found, before, dirty));
+        Some(Page { state: if dirty { State::Dirty } else { State::Clean }, bytes, ..page })
     }
 
     // Resizing

@@ -65,7 +65,7 @@ impl<const W: usize> Twin<W> {
                 is_in(&AT_REST)?;
                 let before = found.slot().begin_write(found.word).ok()?;
                 self.touch(&found);
-                let _no_waiter = self.table.end_write(found.index, before, true);
+                let _no_waiter = self.table.end_write(&found, before, true);
             }
             Step::BeginStore => {
                 is_in(&[State::Clean])?;
