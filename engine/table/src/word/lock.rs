@@ -79,7 +79,7 @@ impl SetLock {
     }
 
     /// Takes the lock if it is free.
-    #[cfg(all(test, not(shuttle)))]
+    #[cfg(test)]
     #[inline]
     pub fn try_lock(&self) -> Option<SetLockGuard<'_>> {
         self.take_free().then(|| SetLockGuard { lock: self })
@@ -170,47 +170,116 @@ fn park(_word: &AtomicU32) {
 #[cfg(not(all(target_os = "linux", not(any(miri, loom, shuttle)))))]
 fn unpark_one(_word: &AtomicU32) {}
 
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
+/// A counter that only the lock makes safe to touch from several threads, and threads that add.
+#[cfg(test)]
+mod counter {
     use super::*;
+    #[cfg(loom)]
+    use loom::{cell::UnsafeCell, sync::Arc, thread};
+    #[cfg(shuttle)]
+    use shuttle::{sync::Arc, thread};
+    #[cfg(not(loom))]
     use std::cell::UnsafeCell;
-    use std::sync::Barrier;
-    use std::sync::mpsc;
-    use std::time::Duration;
+    #[cfg(not(any(loom, shuttle)))]
+    use std::{sync::Arc, thread};
 
-    /// A counter that only the lock makes safe to touch from several threads.
     struct Counter {
         lock: SetLock,
         value: UnsafeCell<u64>,
     }
 
-    // SAFETY: `value` is accessed under `lock` only, as every test here does.
+    // SAFETY: `value` is accessed under `lock` only.
     unsafe impl Sync for Counter {}
+    // SAFETY: it owns nothing that is bound to a thread.
+    unsafe impl Send for Counter {}
 
     impl Counter {
-        fn new() -> Self {
-            Self { lock: SetLock::default(), value: UnsafeCell::new(0) }
-        }
-
-        fn increment(&self) {
-            let _guard = self.lock.lock();
+        /// Call it with the lock held. loom's cell fails the model if two accesses are not ordered
+        /// by the lock.
+        fn add(&self, addition: u64) -> u64 {
+            #[cfg(loom)]
+            let value = self.value.get_mut();
+            // SAFETY: the guard excludes all other accesses (L1, L2), which loom verifies.
+            #[cfg(loom)]
+            let value = unsafe { value.deref() };
             // SAFETY: the guard excludes all other accesses (L1, L2).
-            unsafe { *self.value.get() += 1 };
+            #[cfg(not(loom))]
+            let value = unsafe { &mut *self.value.get() };
+            let before = *value;
+            // shuttle switches threads only at its own operations.
+            #[cfg(shuttle)]
+            crate::sync::yield_now();
+            *value = before + addition;
+            *value
         }
     }
 
+    fn new() -> Arc<Counter> {
+        Arc::new(Counter { lock: SetLock::default(), value: UnsafeCell::new(0) })
+    }
+
+    fn add_under_the_lock(counter: &Counter, additions: u64) {
+        for _ in 0..additions {
+            let _guard = counter.lock.lock();
+            counter.add(1);
+        }
+    }
+
+    /// Asserts that so many threads, this one among them, lose no addition.
+    fn add_in_threads(threads: u64, additions: u64) {
+        let counter = new();
+        let spawn = |_| {
+            let counter = Arc::clone(&counter);
+            thread::spawn(move || add_under_the_lock(&counter, additions))
+        };
+        let others: Vec<_> = (1..threads).map(spawn).collect();
+        add_under_the_lock(&counter, additions);
+        others.into_iter().for_each(|thread| thread.join().expect("a thread panicked"));
+        let _guard = counter.lock.try_lock().expect("all have unlocked");
+        assert_eq!(counter.add(0), threads * additions);
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
     #[test]
     fn four_threads_that_add_under_the_lock_lose_no_addition() {
-        let additions = if cfg!(miri) { 50 } else { 100_000 };
-        let counter = Counter::new();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..additions).for_each(|_| counter.increment()));
-            }
-        });
-        assert_eq!(counter.value.into_inner(), 4 * additions);
-        assert!(counter.lock.try_lock().is_some());
+        add_in_threads(4, if cfg!(miri) { 50 } else { 100_000 });
     }
+
+    /// L1 and L2.
+    #[cfg(loom)]
+    #[test]
+    fn two_threads_exclude_each_other_in_every_interleaving() {
+        loom::model(|| add_in_threads(2, 1));
+    }
+
+    #[cfg(loom)]
+    #[test]
+    fn a_try_lock_never_succeeds_while_another_thread_holds_the_lock() {
+        loom::model(|| {
+            let counter = new();
+            let other = Arc::clone(&counter);
+            let thread = thread::spawn(move || add_under_the_lock(&other, 1));
+            if let Some(_guard) = counter.lock.try_lock() {
+                counter.add(0);
+            }
+            thread.join().expect("the other thread panicked");
+        });
+    }
+
+    /// L1 to L4 under random schedules, with more threads than loom can enumerate.
+    #[cfg(shuttle)]
+    #[test]
+    fn three_threads_that_add_under_the_lock_lose_no_addition() {
+        shuttle::check_random(|| add_in_threads(3, 3), 2_000);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn a_held_lock_is_not_taken_and_a_dropped_guard_frees_it() {
@@ -291,101 +360,5 @@ mod tests {
             let used = waiter.join().expect("the waiter panicked");
             assert!(used < Duration::from_millis(30), "the waiter used {used:?} of CPU in 300 ms");
         });
-    }
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-    use loom::cell::UnsafeCell;
-    use loom::sync::Arc;
-
-    /// L1 and L2 in all interleavings: loom's cell fails the model if two accesses are not ordered
-    /// by the lock.
-    #[test]
-    fn two_threads_exclude_each_other_in_every_interleaving() {
-        struct Counter {
-            lock: SetLock,
-            value: UnsafeCell<u32>,
-        }
-        // SAFETY: `value` is accessed under `lock` only.
-        unsafe impl Sync for Counter {}
-        // SAFETY: it owns nothing that is bound to a thread.
-        unsafe impl Send for Counter {}
-
-        fn increment(counter: &Counter) {
-            let _guard = counter.lock.lock();
-            counter.value.with_mut(|value| {
-                // SAFETY: the guard excludes all other accesses, which loom verifies.
-                unsafe { *value += 1 };
-            });
-        }
-        loom::model(|| {
-            let counter = Arc::new(Counter { lock: SetLock::default(), value: UnsafeCell::new(0) });
-            let other = Arc::clone(&counter);
-            let thread = loom::thread::spawn(move || increment(&other));
-            increment(&counter);
-            thread.join().expect("the other thread panicked");
-            let guard = counter.lock.try_lock();
-            assert!(guard.is_some(), "both have unlocked");
-            counter.value.with(|value| {
-                // SAFETY: the other thread has ended and the guard is held.
-                assert_eq!(unsafe { *value }, 2);
-            });
-        });
-    }
-
-    #[test]
-    fn a_try_lock_never_succeeds_while_another_thread_holds_the_lock() {
-        loom::model(|| {
-            let pair = Arc::new((SetLock::default(), AtomicU32::new(0)));
-            let other = Arc::clone(&pair);
-            let thread = loom::thread::spawn(move || {
-                let _guard = other.0.lock();
-                // Relaxed: the lock orders these accesses; that is the claim under test.
-                other.1.store(1, Ordering::Relaxed);
-                other.1.store(0, Ordering::Relaxed);
-            });
-            if let Some(_guard) = pair.0.try_lock() {
-                assert_eq!(pair.1.load(Ordering::Relaxed), 0);
-            }
-            thread.join().expect("the other thread panicked");
-        });
-    }
-}
-
-#[cfg(all(test, shuttle))]
-mod shuttle_tests {
-    use super::*;
-    use shuttle::sync::Arc;
-
-    /// L1 to L4 under random schedules, with more threads than loom can enumerate.
-    #[test]
-    fn three_threads_that_add_under_the_lock_lose_no_addition() {
-        fn increment_thrice(pair: &(SetLock, AtomicU32)) {
-            for _ in 0..3 {
-                let _guard = pair.0.lock();
-                // Relaxed: two plain steps on purpose, which only the lock makes one.
-                let value = pair.1.load(Ordering::Relaxed);
-                pair.1.store(value + 1, Ordering::Relaxed);
-            }
-        }
-        shuttle::check_random(
-            || {
-                let pair = Arc::new((SetLock::default(), AtomicU32::new(0)));
-                let threads: Vec<_> = (0..2)
-                    .map(|_| {
-                        let pair = Arc::clone(&pair);
-                        shuttle::thread::spawn(move || increment_thrice(&pair))
-                    })
-                    .collect();
-                increment_thrice(&pair);
-                for thread in threads {
-                    thread.join().expect("a thread panicked");
-                }
-                assert_eq!(pair.1.load(Ordering::Relaxed), 9);
-            },
-            2_000,
-        );
     }
 }
