@@ -106,7 +106,7 @@ impl Set {
         (lead, balance): (Option<&'s Lead>, Option<&'s Balance>),
     ) -> View<'s> {
         let ghosts = Ghosts::new(ring, &self.ghost_head, &self.ghost_count);
-        View::new(meta, &self.hand, self.clock, ghosts, lead).with_balance(balance)
+        View::new(meta, &self.hand, self.clock, ghosts, lead, balance)
     }
 }
 
@@ -241,5 +241,25 @@ impl Miniature {
             }
             set.marks = 0;
         }
+    }
+}
+
+/// For the tests of policies, which look into one set.
+#[cfg(all(test, not(any(loom, shuttle))))]
+impl Miniature {
+    /// Creates one empty set, whose clock shows `clock`.
+    pub fn of_one_set(ways: usize, clock: u16) -> Miniature {
+        let mut miniature = Miniature::new(ways, ways);
+        miniature.sets[0].clock = clock;
+        miniature
+    }
+
+    pub fn first_set<'s>(&'s self, balance: Option<&'s Balance>) -> View<'s> {
+        self.sets[0].view(&self.meta, &self.ghosts, (None, balance))
+    }
+
+    /// Returns the print of each slot.
+    pub fn prints(&self) -> &[u16] {
+        &self.prints
     }
 }

@@ -125,68 +125,39 @@ impl Policy for Car {
 mod tests {
     use super::super::balance::Balance;
     use super::*;
-    use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32};
-    use crate::word::ghost::Ghosts;
+    use crate::learning::miniature::{Miniature, Plain};
+    use crate::word::tag::Tag;
 
     /// A set of four ways with its own balance.
     struct Set {
-        meta: [AtomicU16; 4],
-        hand: AtomicU8,
-        clock: u16,
-        ring: [AtomicU32; 8],
-        head: AtomicU8,
-        count: AtomicU8,
-        pages: Vec<u16>,
+        miniature: Miniature,
         balance: Balance,
     }
 
     impl Set {
         fn new() -> Set {
-            Set {
-                meta: Default::default(),
-                hand: AtomicU8::new(0),
-                // The stamps wrap during the tests.
-                clock: STAMP - 5,
-                ring: Default::default(),
-                head: AtomicU8::new(0),
-                count: AtomicU8::new(0),
-                pages: Vec::new(),
-                balance: Balance::new(4),
-            }
+            // The stamps wrap during the tests.
+            Set { miniature: Miniature::of_one_set(4, STAMP - 5), balance: Balance::new(4) }
         }
 
         fn view(&self) -> View<'_> {
-            let ghosts = Ghosts::new(&self.ring, &self.head, &self.count);
-            View::new(&self.meta, &self.hand, self.clock, ghosts, None).with_balance(Some(&self.balance))
+            self.miniature.first_set(Some(&self.balance))
         }
 
         fn access(&mut self, page: u16) -> bool {
-            if let Some(way) = self.pages.iter().position(|other| *other == page) {
-                let view = self.view();
-                view.set_meta(way, Car::touched(view.meta(way), self.clock, 4));
-                return true;
-            }
-            let way = if self.pages.len() < 4 {
-                self.pages.push(page);
-                self.pages.len() - 1
-            } else {
-                let way = Car::victim(&self.view(), 0b1111);
-                let view = self.view();
-                view.ghosts.push(self.pages[way], view.meta(way));
-                self.pages[way] = page;
-                way
-            };
-            self.clock = self.clock.wrapping_add(1);
-            let view = self.view();
-            let ghost = view.ghosts.take(page);
-            view.set_meta(way, Car::admitted(&view, ghost));
-            false
+            let guide = &mut Plain::<Car>::new(None, &self.balance);
+            self.miniature.access(Tag(u64::from(page) << Tag::GHOST_PRINT_SHIFT), guide)
+        }
+
+        /// Returns the pages in the order of the ways.
+        fn pages(&self) -> &[u16] {
+            self.miniature.prints()
         }
 
         /// Returns the pages that came again, in the order of the ways.
         fn again(&self) -> Vec<u16> {
             let again = |way: &usize| came_again(self.view().meta(*way));
-            (0..self.pages.len()).filter(again).map(|way| self.pages[way]).collect()
+            (0..self.pages().len()).filter(again).map(|way| self.pages()[way]).collect()
         }
     }
 
@@ -197,22 +168,22 @@ mod tests {
         assert!(set.access(1) && set.access(2));
         // The hand passes 1 and 2, which were used, and takes 3.
         assert!(!set.access(5));
-        assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 5, 4], vec![1, 2]));
+        assert_eq!((set.pages(), set.again()), (&[1, 2, 5, 4][..], vec![1, 2]));
         assert_eq!(set.balance.target(4), 0.0);
         // 3 returns: its ghost says that the first clock should have had one page more; the page
         // joins the second clock.
         assert!(!set.access(3));
-        assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 5, 3], vec![1, 2, 3]));
+        assert_eq!((set.pages(), set.again()), (&[1, 2, 5, 3][..], vec![1, 2, 3]));
         assert_eq!(set.balance.target(4), 1.0);
         assert!(!set.access(4));
-        assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 4, 3], vec![1, 2, 4, 3]));
+        assert_eq!((set.pages(), set.again()), (&[1, 2, 4, 3][..], vec![1, 2, 4, 3]));
         assert_eq!(set.balance.target(4), 2.0);
         // The first clock is empty, so the second evicts its oldest page. That page returns and
         // takes back the way of the page of the first clock.
         assert!(!set.access(6));
-        assert_eq!(set.pages, [6, 2, 4, 3]);
+        assert_eq!(set.pages(), [6, 2, 4, 3]);
         assert!(!set.access(1));
-        assert_eq!(set.pages, [6, 1, 4, 3]);
+        assert_eq!(set.pages(), [6, 1, 4, 3]);
         assert_eq!(set.balance.target(4), 1.0);
     }
 

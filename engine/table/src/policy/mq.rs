@@ -120,13 +120,12 @@ mod tests {
 
     #[test]
     fn the_first_of_the_lowest_queue_leaves() {
-        use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32};
-        use crate::word::ghost::Ghosts;
         let uses_and_ages = [(2, 3), (2, 32), (1, 30), (8, 7), (16, 10), (4, 7), (4, 12), (128, 30)];
-        let meta = uses_and_ages.map(|(uses, age)| AtomicU16::new(used(uses, 1000 - age)));
-        let ring: [AtomicU32; 16] = Default::default();
-        let (hand, head, count) = (AtomicU8::new(0), AtomicU8::new(0), AtomicU8::new(0));
-        let view = View::new(&meta, &hand, 1000, Ghosts::new(&ring, &head, &count), None);
+        let set = crate::learning::miniature::Miniature::of_one_set(8, 1000);
+        let view = set.first_set(None);
+        for (way, (uses, age)) in uses_and_ages.into_iter().enumerate() {
+            view.set_meta(way, used(uses, 1000 - age));
+        }
         let mut left = 0xff;
         let mut order = Vec::new();
         while left != 0 {

@@ -26,12 +26,9 @@ impl<'s> View<'s> {
         clock: u16,
         ghosts: Ghosts<'s>,
         lead: Option<&'s Lead>,
+        balance: Option<&'s Balance>,
     ) -> Self {
-        View { meta, hand, clock, ghosts, lead, balance: None }
-    }
-
-    pub(crate) fn with_balance(self, balance: Option<&'s Balance>) -> Self {
-        View { balance, ..self }
+        View { meta, hand, clock, ghosts, lead, balance }
     }
 
     /// Returns the number of ways of the set.

@@ -383,7 +383,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         let head: &'t Head<W> = self.table.head(set);
         let ghosts = Ghosts::new(self.table.ghosts(set), &head.ghost_head, &head.ghost_count);
         let clock = head.clock.load(Ordering::Relaxed);
-        View::new(&head.meta, &head.hand, clock, ghosts, self.table.lead()).with_balance(self.table.balance())
+        View::new(&head.meta, &head.hand, clock, ghosts, self.table.lead(), self.table.balance())
     }
 
     /// Returns the pages of the set; of both sets while the entry moves.
