@@ -22,6 +22,7 @@ use loom::thread::{self, JoinHandle};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::word::slot::{OneWay, Slot, Word};
+use crate::{Claim, Mover, PolicyKind, SetGuard, Shape, SlotIndex, Table, Tag};
 
 /// Held shared by models of the whole protocol, and exclusively by models of a broken one, because
 /// the switch is global.
@@ -172,5 +173,61 @@ impl Waiters {
         if waited {
             self.tell();
         }
+    }
+}
+
+/// A table whose segments are one set of two ways, with frames and waiters.
+struct Cache {
+    table: Table<2>,
+    frames: Vec<Frame>,
+    /// By slot.
+    waiters: Vec<Waiters>,
+    fills: AtomicU64,
+}
+
+impl Mover for &Cache {
+    fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
+        self.frame(to).fill(self.frame(from).whole());
+    }
+
+    fn wake(&mut self, slot: SlotIndex) {
+        self.waiters[slot.0 as usize].tell();
+    }
+}
+
+impl Cache {
+    fn new(segments_max: u32, nodes: u32, segments: u32) -> Arc<Cache> {
+        let shape = Shape { segments_max, sets_per_segment: 1 };
+        Arc::new(Cache {
+            table: Table::spread(shape, nodes, PolicyKind::Fifo, segments),
+            frames: (0..2 * segments_max).map(|_| Frame::new(0)).collect(),
+            waiters: (0..2 * segments_max).map(|_| Waiters::new()).collect(),
+            fills: AtomicU64::new(0),
+        })
+    }
+
+    fn frame(&self, slot: SlotIndex) -> &Frame {
+        &self.frames[slot.0 as usize]
+    }
+
+    fn tell_if(&self, slot: SlotIndex, waited: bool) {
+        self.waiters[slot.0 as usize].tell_if(waited);
+    }
+
+    /// P1, P2: brings a page in that is not resident.
+    fn claim_and_fill(&self, mut guard: SetGuard<'_, 2>, tag: Tag, bytes: u64, dirty: bool) -> SlotIndex {
+        let Claim::Claimed { slot, .. } = guard.claim(tag) else { panic!("there is room") };
+        drop(guard);
+        // T7, for a page that is written and not read.
+        if dirty && self.table.nodes() > 1 {
+            self.table.overtake(tag, self.table.slot(slot).load().twins());
+        }
+        self.frame(slot).fill(bytes);
+        self.tell_if(slot, self.table.publish(slot, dirty));
+        slot
+    }
+
+    fn fill(&self, tag: Tag, bytes: u64, dirty: bool) {
+        self.claim_and_fill(self.table.lock(tag), tag, bytes, dirty);
     }
 }

@@ -1,28 +1,16 @@
 //! Models of a page whose main moves to another node (T9 to T11 in `twin`): reads, writes and
 //! evictions against the switch, on two and three nodes.
 
-use super::twin::{A, A1, B, HERE, Nodes, PAGE, in_order};
-use super::{Scene, holds};
-use crate::moves::resize::Mover;
+use super::twin::{A, A1, B, HERE, PAGE, in_order, nodes};
+use super::{Cache, Scene, holds};
 use crate::word::slot::State;
-use crate::{Claim, NodeId, SlotIndex, Tag};
+use crate::{NodeId, SlotIndex, Tag};
 
 const THIRD: NodeId = NodeId(2);
 
-/// Copies frames. These models have no waiters.
-struct Bytes<'n>(&'n Nodes);
-
-impl Mover for Bytes<'_> {
-    fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
-        self.0.frame(to).put(self.0.frame(from).bytes());
-    }
-
-    fn wake(&mut self, _: SlotIndex) {}
-}
-
-impl Nodes {
+impl Cache {
     fn switch(&self, node: NodeId) -> bool {
-        self.table.bring_main(PAGE, node, false, &mut Bytes(self)).to.is_some()
+        self.table.bring_main(PAGE, node, false, &mut &*self).to.is_some()
     }
 
     /// P3, wherever the page is.
@@ -33,13 +21,13 @@ impl Nodes {
 
     /// Writes as the engine does: in place, if the page is found, without the lock or with it; else
     /// into a newly claimed slot.
-    fn write(&self, value: u64) {
+    fn write_or_bring(&self, value: u64) {
         loop {
             let found = self.table.find(PAGE);
             if found.is_some_and(|found| self.write_in_place(found, value)) {
                 return;
             }
-            let mut guard = self.table.lock(PAGE);
+            let guard = self.table.lock(PAGE);
             if let Some(found) = guard.find(PAGE) {
                 drop(guard);
                 if self.write_in_place(found, value) {
@@ -48,11 +36,7 @@ impl Nodes {
                 loom::thread::yield_now();
                 continue;
             }
-            let Claim::Claimed { slot, .. } = guard.claim(PAGE) else { panic!("there is room") };
-            drop(guard);
-            self.table.overtake(PAGE, self.table.slot(slot).load().twins());
-            self.frame(slot).fill(value);
-            assert!(!self.table.publish(slot, true));
+            self.claim_and_fill(guard, PAGE, value, true);
             return;
         }
     }
@@ -88,9 +72,9 @@ impl Nodes {
 #[test]
 fn a_switch_loses_no_write_and_no_read_notices_it_t9_t10() {
     holds(Some(2), || {
-        let nodes = Nodes::of(2);
+        let nodes = nodes(2);
         nodes.fill(PAGE, A, false);
-        let writer = nodes.spawn(|nodes| nodes.write(A1));
+        let writer = nodes.spawn(|nodes| nodes.write_or_bring(A1));
         let switched = nodes.switch(HERE);
         in_order(&[nodes.read_main(), nodes.read_main()]);
         writer.join().unwrap();
@@ -106,11 +90,11 @@ fn a_switch_loses_no_write_and_no_read_notices_it_t9_t10() {
 #[test]
 fn a_reader_of_a_page_that_switches_between_nodes_sees_only_its_bytes_t10() {
     holds(Some(2), || {
-        let nodes = Nodes::of(2);
+        let nodes = nodes(2);
         nodes.fill(PAGE, A, true);
         let mover = nodes.spawn(|nodes| {
             assert!(nodes.switch(HERE));
-            nodes.write(A1);
+            nodes.write_or_bring(A1);
             assert!(nodes.switch(NodeId(0)), "home is as good as anywhere");
         });
         in_order(&[nodes.read_main(), nodes.read_main()]);
@@ -124,19 +108,19 @@ fn a_reader_of_a_page_that_switches_between_nodes_sees_only_its_bytes_t10() {
 #[test]
 fn writes_overtake_the_home_nodes_copy_of_a_page_that_is_away_t5_t10() {
     holds(Some(2), || {
-        let nodes = Nodes::of(2);
+        let nodes = nodes(2);
         nodes.fill(PAGE, A, false);
         assert!(nodes.switch(HERE));
-        let writer = nodes.spawn(|nodes| nodes.write(A1));
-        in_order(&[nodes.make_at(NodeId(0)), nodes.read_twin_at(NodeId(0))]);
+        let writer = nodes.spawn(|nodes| nodes.write_or_bring(A1));
+        in_order(&[nodes.make(NodeId(0)), nodes.read_twin(NodeId(0))]);
         writer.join().unwrap();
-        assert!(nodes.read_twin_at(NodeId(0)).is_none_or(|bytes| bytes == A1), "an old copy at home");
+        assert!(nodes.read_twin(NodeId(0)).is_none_or(|bytes| bytes == A1), "an old copy at home");
     });
 }
 
 /// A page that is away is evicted there, and written at the same time.
 pub(super) fn write_that_finds_its_page_away() {
-    let nodes = Nodes::of(2);
+    let nodes = nodes(2);
     nodes.fill(PAGE, A, false);
     assert!(nodes.switch(HERE));
     let evictor = nodes.spawn(|nodes| nodes.crowd_out());
@@ -146,14 +130,14 @@ pub(super) fn write_that_finds_its_page_away() {
     let away = nodes.slots_now();
     assert!(is_away || away == 0, "a page that is there was not found under its lock");
     drop(guard);
-    nodes.write(A1);
+    nodes.write_or_bring(A1);
     evictor.join().unwrap();
     let slots = nodes.slots();
     assert_eq!(slots.len(), 1, "{slots:?}");
     assert_eq!((slots[0].1, slots[0].2), (State::Dirty, A1), "a dirty page is lost");
 }
 
-impl Nodes {
+impl Cache {
     /// Returns the number of slots that hold the page, read without a lock while no other thread
     /// holds the page's.
     fn slots_now(&self) -> usize {
@@ -169,16 +153,16 @@ fn a_page_evicted_away_from_home_while_it_is_written_is_in_one_slot_t9_t11() {
 
 /// A copy on a third node is not affected by the switch, and the next write overtakes it.
 pub(super) fn switch_and_write_against_read_of_a_third_node() {
-    let nodes = Nodes::of(3);
+    let nodes = nodes(3);
     nodes.fill(PAGE, A, false);
-    assert_eq!(nodes.make_at(THIRD), Some(A));
+    assert_eq!(nodes.make(THIRD), Some(A));
     let writer = nodes.spawn(|nodes| {
         assert!(nodes.switch(HERE));
-        nodes.write(A1);
+        nodes.write_or_bring(A1);
     });
-    in_order(&[nodes.read_twin_at(THIRD), nodes.read_main()]);
+    in_order(&[nodes.read_twin(THIRD), nodes.read_main()]);
     writer.join().unwrap();
-    assert!(nodes.read_twin_at(THIRD).is_none(), "a write has ended, and a twin has the old bytes");
+    assert!(nodes.read_twin(THIRD).is_none(), "a write has ended, and a twin has the old bytes");
 }
 
 #[test]
@@ -188,16 +172,16 @@ fn a_copy_on_a_third_node_is_overtaken_by_the_first_write_after_a_switch_t5_t10(
 
 /// A main is evicted away from home, and a writer that finds no slot writes the page.
 pub(super) fn orphan_of_a_page_that_was_away() {
-    let nodes = Nodes::of(3);
+    let nodes = nodes(3);
     nodes.fill(PAGE, A, false);
     assert!(nodes.switch(HERE));
-    assert_eq!(nodes.make_at(THIRD), Some(A));
+    assert_eq!(nodes.make(THIRD), Some(A));
     nodes.crowd_out();
     assert!(nodes.table.find(PAGE).is_none());
-    let writer = nodes.spawn(|nodes| nodes.write(A1));
-    assert!(nodes.read_twin_at(THIRD).is_none_or(|bytes| bytes == A));
+    let writer = nodes.spawn(|nodes| nodes.write_or_bring(A1));
+    assert!(nodes.read_twin(THIRD).is_none_or(|bytes| bytes == A));
     writer.join().unwrap();
-    assert!(nodes.read_twin_at(THIRD).is_none(), "a write has ended, and an orphan has the old bytes");
+    assert!(nodes.read_twin(THIRD).is_none(), "a write has ended, and an orphan has the old bytes");
 }
 
 #[test]

@@ -1,18 +1,15 @@
 //! Models of a whole table: two segments of one set of two ways, the smallest table whose sets can
 //! be full and that can grow and shrink.
 
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::{Frame, Scene, Waiters, holds};
+use super::{Cache, Scene, holds};
 use crate::index::{SegmentIndex, SlotIndex};
 use crate::set::guard::Claim;
-use crate::table::Table;
 use crate::word::slot::State;
-use crate::{Move, Mover};
-use crate::{PolicyKind, Shape, Tag};
+use crate::{Move, Tag};
 
-const SHAPE: Shape = Shape { segments_max: 2, sets_per_segment: 1 };
 const FIRST: SegmentIndex = SegmentIndex(0);
 const SECOND: SegmentIndex = SegmentIndex(1);
 
@@ -22,48 +19,17 @@ const PAGE: Tag = Tag(0xA << 24);
 const FILLED: u64 = 0xA00;
 const WRITTEN: u64 = 0xA01;
 
-struct Cache {
-    table: Table<2>,
-    frames: [Frame; 4],
-    waiters: [Waiters; 4],
-    fills: AtomicU64,
-}
-
-impl Mover for &Cache {
-    fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
-        self.frame(to).fill(self.frame(from).whole());
-    }
-
-    fn wake(&mut self, slot: SlotIndex) {
-        self.waiters[slot.0 as usize].tell();
-    }
+/// Creates a cache with `segments` of its two segments.
+fn cache(segments: u32) -> Arc<Cache> {
+    Cache::new(2, 1, segments)
 }
 
 impl Cache {
-    fn new(segments: u32) -> Arc<Cache> {
-        Arc::new(Cache {
-            table: Table::new(SHAPE, PolicyKind::Fifo, segments),
-            frames: std::array::from_fn(|_| Frame::new(0)),
-            waiters: std::array::from_fn(|_| Waiters::new()),
-            fills: AtomicU64::new(0),
-        })
-    }
-
-    fn frame(&self, slot: SlotIndex) -> &Frame {
-        &self.frames[slot.0 as usize]
-    }
-
-    fn tell_if(&self, slot: SlotIndex, waited: bool) {
-        if waited {
-            self.waiters[slot.0 as usize].tell();
-        }
-    }
-
     /// Makes sure that the page is resident, by a fill or by `bytes` if it is not. Returns its slot
     /// if this call brought it in.
     fn bring(&self, me: usize, bytes: u64, dirty: bool) -> Option<SlotIndex> {
         loop {
-            let mut guard = self.table.lock(PAGE);
+            let guard = self.table.lock(PAGE);
             if let Some(found) = guard.find(PAGE) {
                 drop(guard);
                 if !found.word.owned() {
@@ -72,12 +38,8 @@ impl Cache {
                 self.waiters[found.index.0 as usize].wait(me, found.slot(), found.word);
                 continue;
             }
-            let Claim::Claimed { slot, .. } = guard.claim(PAGE) else { panic!("there is room") };
-            drop(guard);
             self.fills.fetch_add(1, Ordering::Relaxed);
-            self.frame(slot).fill(bytes);
-            self.tell_if(slot, self.table.publish(slot, dirty));
-            return Some(slot);
+            return Some(self.claim_and_fill(guard, PAGE, bytes, dirty));
         }
     }
 
@@ -174,7 +136,7 @@ impl Cache {
 #[test]
 fn of_two_threads_that_miss_a_page_one_fills_it_and_the_other_is_woken_p1_p2_p12() {
     holds(Some(3), || {
-        let cache = Cache::new(1);
+        let cache = cache(1);
         let other = cache.spawn(|cache| {
             cache.bring(1, FILLED, false);
             assert_eq!(cache.read(1), Some(FILLED));
@@ -190,7 +152,7 @@ fn of_two_threads_that_miss_a_page_one_fills_it_and_the_other_is_woken_p1_p2_p12
 #[test]
 fn a_write_that_meets_the_fill_of_its_page_comes_after_it_p1_p6_p12() {
     holds(Some(3), || {
-        let cache = Cache::new(1);
+        let cache = cache(1);
         let other = cache.spawn(|cache| {
             cache.bring(1, FILLED, false);
         });
@@ -205,7 +167,7 @@ fn a_write_that_meets_the_fill_of_its_page_comes_after_it_p1_p6_p12() {
 #[test]
 fn a_page_filled_while_its_entry_moves_is_in_one_slot_and_is_found_r1_r2_r3_r4() {
     holds(Some(3), || {
-        let cache = Cache::new(2);
+        let cache = cache(2);
         let mv = cache.leaving(FIRST);
         let mover = cache.spawn(move |cache| cache.advance(1, mv));
         cache.bring(0, FILLED, false);
@@ -219,7 +181,7 @@ fn a_page_filled_while_its_entry_moves_is_in_one_slot_and_is_found_r1_r2_r3_r4()
 #[test]
 fn a_write_to_a_moving_page_is_not_lost_and_no_reader_sees_older_bytes_r2_r3_p6_p7() {
     holds(Some(3), || {
-        let cache = Cache::new(2);
+        let cache = cache(2);
         cache.bring(0, FILLED, false);
         let mv = cache.leaving(FIRST);
         let mover = cache.spawn(move |cache| cache.advance(1, mv));
@@ -233,7 +195,7 @@ fn a_write_to_a_moving_page_is_not_lost_and_no_reader_sees_older_bytes_r2_r3_p6_
 #[test]
 fn a_reader_of_a_page_that_moves_and_is_written_then_sees_old_and_new_bytes_in_order_r2_r4_p3() {
     holds(Some(2), || {
-        let cache = Cache::new(2);
+        let cache = cache(2);
         cache.bring(0, FILLED, true);
         let mv = cache.leaving(FIRST);
         let mover = cache.spawn(move |cache| {
@@ -251,7 +213,7 @@ fn a_reader_of_a_page_that_moves_and_is_written_then_sees_old_and_new_bytes_in_o
 #[test]
 fn a_pinned_page_that_moves_leaves_a_snapshot_that_its_last_pin_frees_p4_p5_p9_r2() {
     holds(Some(3), || {
-        let cache = Cache::new(2);
+        let cache = cache(2);
         cache.bring(0, FILLED, true);
         let mv = cache.leaving(FIRST);
         let mover = cache.spawn(move |cache| {
@@ -278,7 +240,7 @@ fn a_pinned_page_that_moves_leaves_a_snapshot_that_its_last_pin_frees_p4_p5_p9_r
 #[test]
 fn a_set_is_locked_once_when_the_entry_has_changed_and_the_record_is_still_set_r4() {
     holds(Some(3), || {
-        let cache = Cache::new(2);
+        let cache = cache(2);
         let mv = cache.leaving(FIRST);
         let mover = cache.spawn(move |cache| cache.advance(1, mv));
         assert!(cache.table.lock(PAGE).find(PAGE).is_none());
@@ -291,7 +253,7 @@ fn a_set_is_locked_once_when_the_entry_has_changed_and_the_record_is_still_set_r
 #[test]
 fn a_walk_visits_a_dirty_page_that_moves_to_a_segment_already_walked_r2() {
     holds(Some(3), || {
-        let cache = Cache::new(2);
+        let cache = cache(2);
         // The entry belongs to the first segment; moving it to the second lets it move back.
         cache.advance(0, cache.leaving(FIRST));
         cache.bring(0, FILLED, true);
@@ -309,7 +271,7 @@ fn a_walk_visits_a_dirty_page_that_moves_to_a_segment_already_walked_r2() {
 #[test]
 fn a_walk_visits_a_dirty_page_that_continues_in_a_way_already_walked_p9() {
     holds(Some(3), || {
-        let cache = Cache::new(1);
+        let cache = cache(1);
         // Way 0 belongs to another page until the dirty one has taken way 1.
         let other = Tag(0xB << 24);
         let mut guard = cache.table.lock(other);

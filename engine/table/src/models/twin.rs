@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{Frame, Scene, holds, read, read_by_word, way_with};
+use super::{Cache, Frame, Scene, holds, read, read_by_word, way_with};
 use crate::moves::twin::bit_of;
 use crate::word::slot::{OneWay, Slot, State};
-use crate::{NodeId, PolicyKind, Shape, Table, Tag};
+use crate::{NodeId, Tag};
 
 pub(super) const PAGE: Tag = Tag(0xA << 24);
 const OTHER: Tag = Tag(0xB << 24);
@@ -282,44 +282,13 @@ fn a_copy_made_while_its_page_is_being_stored_does_not_outlive_the_store_p8_t5()
     });
 }
 
-/// Nodes with one segment of one set of two ways each. The page belongs to the first node.
-pub(super) struct Nodes {
-    pub table: Table<2>,
-    frames: Vec<Frame>,
+/// Creates nodes with one segment each. The page belongs to the first node.
+pub(super) fn nodes(count: u32) -> Arc<Cache> {
+    Cache::new(count, count, count)
 }
 
-impl Nodes {
-    fn new() -> Arc<Nodes> {
-        Self::of(2)
-    }
-
-    pub fn of(nodes: u32) -> Arc<Nodes> {
-        let shape = Shape { segments_max: nodes, sets_per_segment: 1 };
-        let table = Table::spread(shape, nodes, PolicyKind::Fifo, nodes);
-        Arc::new(Nodes { table, frames: (0..2 * nodes).map(|_| Frame::new(0)).collect() })
-    }
-
-    pub fn frame(&self, slot: crate::SlotIndex) -> &Frame {
-        &self.frames[slot.0 as usize]
-    }
-
-    pub fn fill(&self, tag: Tag, value: u64, dirty: bool) {
-        let mut guard = self.table.lock(tag);
-        let crate::Claim::Claimed { slot, .. } = guard.claim(tag) else { panic!("there is room") };
-        drop(guard);
-        // T7, for a page that is written and not read.
-        if dirty {
-            self.table.overtake(tag, self.table.slot(slot).load().twins());
-        }
-        self.frame(slot).fill(value);
-        assert!(!self.table.publish(slot, dirty));
-    }
-
-    fn make(&self) -> Option<u64> {
-        self.make_at(HERE)
-    }
-
-    pub fn make_at(&self, node: NodeId) -> Option<u64> {
+impl Cache {
+    pub(super) fn make(&self, node: NodeId) -> Option<u64> {
         let copying = self.table.begin_copy(PAGE, node, false)?;
         let main = self.table.find(PAGE)?;
         let word = copying.link(&main)?;
@@ -329,11 +298,7 @@ impl Nodes {
         Some(copied)
     }
 
-    fn read_twin(&self) -> Option<u64> {
-        self.read_twin_at(HERE)
-    }
-
-    pub fn read_twin_at(&self, node: NodeId) -> Option<u64> {
+    pub(super) fn read_twin(&self, node: NodeId) -> Option<u64> {
         let found = self.table.find_twin(PAGE, node).filter(|found| found.word.state() == State::Twin)?;
         self.frame(found.index).believed(|| found.slot().is_still_twin(found.word))
     }
@@ -341,16 +306,16 @@ impl Nodes {
 
 /// The main is evicted and comes back with newer bytes, by a write that found no slot.
 pub(super) fn orphan_against_write() {
-    let nodes = Nodes::new();
+    let nodes = nodes(2);
     assert_eq!((nodes.table.owner_of(PAGE), nodes.table.nodes()), (NodeId(0), 2));
     nodes.fill(PAGE, A, false);
-    assert_eq!(nodes.make(), Some(A));
+    assert_eq!(nodes.make(HERE), Some(A));
     (1..=2).for_each(|number| nodes.fill(Tag(number << 32), B, false));
     assert!(nodes.table.find(PAGE).is_none());
     let writer = nodes.spawn(|nodes| nodes.fill(PAGE, A1, true));
-    assert!(nodes.read_twin().is_none_or(|bytes| bytes == A));
+    assert!(nodes.read_twin(HERE).is_none_or(|bytes| bytes == A));
     writer.join().unwrap();
-    assert!(nodes.read_twin().is_none(), "a write has ended, and an orphan has the old bytes");
+    assert!(nodes.read_twin(HERE).is_none(), "a write has ended, and an orphan has the old bytes");
 }
 
 #[test]
@@ -361,11 +326,11 @@ fn a_twin_whose_main_was_evicted_is_read_until_the_page_is_written_t7() {
 #[test]
 fn a_main_evicted_while_its_copy_is_made_leaves_an_orphan_that_is_found_t2_t7() {
     holds(Some(2), || {
-        let nodes = Nodes::new();
+        let nodes = nodes(2);
         nodes.fill(PAGE, A, false);
         nodes.fill(Tag(1 << 32), B, false);
         let maker = nodes.spawn(|nodes| {
-            nodes.make();
+            nodes.make(HERE);
         });
         nodes.fill(Tag(2 << 32), B, false);
         // A main that is linked at this very moment stays, and another page is evicted.
@@ -375,7 +340,7 @@ fn a_main_evicted_while_its_copy_is_made_leaves_an_orphan_that_is_found_t2_t7() 
         maker.join().unwrap();
         assert!(
             nodes.table.find(PAGE).is_some_and(|main| main.word.twins() != 0)
-                || nodes.read_twin().is_none_or(|bytes| bytes == A1),
+                || nodes.read_twin(HERE).is_none_or(|bytes| bytes == A1),
             "an orphan has the old bytes"
         );
     });
