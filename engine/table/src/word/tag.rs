@@ -350,31 +350,26 @@ mod tests {
         // Pages of one object, of many objects, and every 512th page (a stride of 2 MiB).
         let shapes: [fn(u64) -> u64; 4] =
             [|i| i, |i| i << 40, |i| ((i >> 4) << 40) | (i & 15), |i| (1 << 40) | (i * 512)];
+        let fields: [(usize, fn(Tag) -> usize); 10] = [
+            (1 << 12, |tag| tag.directory(12)),
+            (1 << 10, |tag| tag.directory(22) & 1023),
+            (64, |tag| tag.set(63)),
+            (16, Tag::node),
+            (256, |tag| tag.fingerprint().into()),
+            (256, |tag| usize::from(tag.ghost_print() & 255)),
+            (1 << 12, |tag| usize::from(tag.sample() >> 4)),
+            (1 << 12, |tag| usize::from(tag.sample() & 4095)),
+            // Two fields together: the place of a page is independent of its fingerprint and of
+            // whether it is sampled.
+            (1 << 12, |tag| (tag.set(63) << 6) | usize::from(tag.fingerprint() & 63)),
+            (1 << 12, |tag| (tag.directory(6) << 6) | usize::from(tag.sample() & 63)),
+        ];
         for seed in [0, 1, 2, 0xDEAD_BEEF, u64::MAX] {
             let mixer = Mixer::new(seed);
             for (shape, key) in shapes.into_iter().enumerate() {
                 let tags = || (0..COUNT).map(|index| mixer.tag(key(index)));
-                let fields = [
-                    unevenness(1 << 12, tags().map(|tag| tag.directory(12))),
-                    unevenness(1 << 10, tags().map(|tag| tag.directory(22) & 1023)),
-                    unevenness(64, tags().map(|tag| tag.set(63))),
-                    unevenness(16, tags().map(Tag::node)),
-                    unevenness(256, tags().map(|tag| tag.fingerprint().into())),
-                    unevenness(256, tags().map(|tag| usize::from(tag.ghost_print() & 255))),
-                    unevenness(1 << 12, tags().map(|tag| usize::from(tag.sample() >> 4))),
-                    unevenness(1 << 12, tags().map(|tag| usize::from(tag.sample() & 4095))),
-                    // Two fields together: the place of a page is independent of its fingerprint
-                    // and of whether it is sampled.
-                    unevenness(
-                        1 << 12,
-                        tags().map(|tag| (tag.set(63) << 6) | usize::from(tag.fingerprint() & 63)),
-                    ),
-                    unevenness(
-                        1 << 12,
-                        tags().map(|tag| (tag.directory(6) << 6) | usize::from(tag.sample() & 63)),
-                    ),
-                ];
-                for (field, value) in fields.into_iter().enumerate() {
+                for (field, (cells, number)) in fields.into_iter().enumerate() {
+                    let value = unevenness(cells, tags().map(number));
                     assert!(value < 6.0, "seed {seed:#x}, keys {shape}, field {field}: {value} deviations");
                 }
             }

@@ -7,7 +7,7 @@
 //! missing at the end.
 
 use octavo_table::{
-    Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag, Word,
+    Claim, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag, Word,
 };
 
 use octavo_random::Random;
@@ -57,18 +57,16 @@ struct Page {
     begun: AtomicU64,
 }
 
-struct Woken<'c, const W: usize>(&'c Cache<W>);
-
-impl<const W: usize> Mover for Woken<'_, W> {
+impl<const W: usize> Mover for &Cache<W> {
     fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
-        let bytes = self.0.bytes(from);
-        for (word, value) in self.0.frames[to.0 as usize].iter().zip(bytes) {
+        let bytes = self.bytes(from);
+        for (word, value) in self.frames[to.0 as usize].iter().zip(bytes) {
             word.store(value, Relaxed);
         }
     }
 
     fn wake(&mut self, _slot: SlotIndex) {
-        self.0.wake(true);
+        Cache::wake(self, true);
     }
 }
 
@@ -95,8 +93,7 @@ impl<const W: usize> Cache<W> {
         for _ in 0..count {
             let page = random.below(self.pages.len() as u64) as usize;
             match random.below(16) {
-                0..4 => self.read(page),
-                4 => self.hold(page),
+                read @ 0..5 => self.read(page, read == 4),
                 5..9 => self.write(page),
                 9 => self.write_through(page),
                 10..12 => self.write_back_any(random.below(self.pages.len() as u64) as usize),
@@ -151,11 +148,7 @@ impl<const W: usize> Cache<W> {
 
     /// Waits until the busy state `seen` may be over. A lost wake-up is a deadlock, which shuttle
     /// reports.
-    fn wait(&self, found: &Found<'_>, seen: Word) {
-        self.wait_on(found.index, seen);
-    }
-
-    fn wait_on(&self, slot: SlotIndex, seen: Word) {
+    fn wait(&self, slot: SlotIndex, seen: Word) {
         let mut woken = self.woken.0.lock().unwrap();
         let before = *woken;
         if self.table.slot(slot).wait(seen).is_ok() {
@@ -167,23 +160,18 @@ impl<const W: usize> Cache<W> {
 
     // Reads
 
-    fn read(&self, page: usize) {
-        let at_least = self.pages[page].completed.load(SeqCst).max(self.pages[page].returned.load(SeqCst));
-        let write = self.read_optimistic(page).unwrap_or_else(|| self.read_pinned(page, || {}));
-        self.returned(page, write, at_least);
-    }
-
-    /// A pinned page is a snapshot: its bytes never change.
-    fn hold(&self, page: usize) {
-        let at_least = self.pages[page].completed.load(SeqCst).max(self.pages[page].returned.load(SeqCst));
-        let write = self.read_pinned(page, || (0..3).for_each(|_| yield_now()));
-        self.returned(page, write, at_least);
-    }
-
-    fn returned(&self, page: usize, write: u64, at_least: u64) {
+    /// Reads a page. With `hold`, pins it for a while: a pinned page is a snapshot, whose bytes never
+    /// change.
+    fn read(&self, page: usize, hold: bool) {
+        let Page { completed, returned, begun, .. } = &self.pages[page];
+        let at_least = completed.load(SeqCst).max(returned.load(SeqCst));
+        let write = match hold {
+            true => self.read_pinned(page, || (0..3).for_each(|_| yield_now())),
+            false => self.read_optimistic(page).unwrap_or_else(|| self.read_pinned(page, || {})),
+        };
         assert!(write >= at_least, "page {page}: a read returned write {write} after {at_least}");
-        assert!(write <= self.pages[page].begun.load(SeqCst), "page {page}: bytes that were never written");
-        self.pages[page].returned.fetch_max(write, SeqCst);
+        assert!(write <= begun.load(SeqCst), "page {page}: bytes that were never written");
+        returned.fetch_max(write, SeqCst);
     }
 
     /// P13, and if that finds nothing P3.
@@ -237,7 +225,7 @@ impl<const W: usize> Cache<W> {
                     }
                     return write;
                 }
-                Err(word) if word.owned() => self.wait(&found, word),
+                Err(word) if word.owned() => self.wait(found.index, word),
                 Err(_) => yield_now(),
             }
         }
@@ -271,7 +259,7 @@ impl<const W: usize> Cache<W> {
                 }
                 Err(word) if word.owned() => {
                     drop(guard);
-                    self.wait(&found, word);
+                    self.wait(found.index, word);
                 }
                 // Pinned: the write continues in another slot, and this one becomes the snapshot of
                 // the pins.
@@ -353,7 +341,7 @@ impl<const W: usize> Cache<W> {
             while self.pages[page].stored.load(SeqCst) < before[page] {
                 let Some(found) = self.table.lock(tag).find(tag) else { break };
                 if found.word.owned() || found.word.writeback() {
-                    self.wait(&found, found.word);
+                    self.wait(found.index, found.word);
                 } else {
                     self.write_back(page, found.index, found.word);
                 }
@@ -399,10 +387,10 @@ impl<const W: usize> Cache<W> {
 
     fn move_all(&self, moves: Vec<Move>) {
         for mv in moves {
-            while let Some(busy) = self.table.advance(mv, &mut Woken(self)).busy {
+            while let Some(busy) = self.table.advance(mv, &mut &*self).busy {
                 let word = self.table.slot(busy).load();
                 if word.owned() || word.writeback() {
-                    self.wait_on(busy, word);
+                    self.wait(busy, word);
                 } else if word.state() == State::Dirty {
                     // No way was available: a clean page may be released.
                     self.write_back(self.page_of(self.table.slot(busy).tag()), busy, word);
