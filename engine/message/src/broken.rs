@@ -4,7 +4,6 @@
 //! The switches exist only under `--cfg loom` and `--cfg shuttle`. In every other build `is` is the
 //! constant `false` and costs nothing.
 
-#[cfg(any(loom, shuttle))]
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A step that a model can leave out.
@@ -30,20 +29,12 @@ pub enum Step {
 
 /// A plain atomic of std, so that reading it is not a step of the model. Relaxed: it orders
 /// nothing.
-#[cfg(any(loom, shuttle))]
 static BROKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns whether this run of a model leaves out `step`.
-#[cfg(any(loom, shuttle))]
-pub(crate) fn is(step: Step) -> bool {
-    BROKEN.load(Relaxed) == step as usize
-}
-
-/// Returns whether this run of a model leaves out `step`.
-#[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
-pub(crate) const fn is(_step: Step) -> bool {
-    false
+pub(crate) fn is(step: Step) -> bool {
+    cfg!(any(loom, shuttle)) && BROKEN.load(Relaxed) == step as usize
 }
 
 /// Leaves out `step` until the next call. None restores the whole protocol.

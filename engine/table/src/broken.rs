@@ -4,7 +4,6 @@
 //! They exist only under `--cfg loom` and `--cfg shuttle`; in every other build `is` is a constant
 //! `false` and costs nothing.
 
-#[cfg(any(loom, shuttle))]
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A step that can be broken.
@@ -46,20 +45,12 @@ pub enum Step {
 
 /// A plain atomic of std, so that reading it is not a step of the model. Relaxed: it orders
 /// nothing.
-#[cfg(any(loom, shuttle))]
 static BROKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns whether `step` is broken in this run of a model.
-#[cfg(any(loom, shuttle))]
-pub(crate) fn is(step: Step) -> bool {
-    BROKEN.load(Relaxed) == step as usize
-}
-
-/// Returns whether `step` is broken in this run of a model.
-#[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
-pub(crate) const fn is(_step: Step) -> bool {
-    false
+pub(crate) fn is(step: Step) -> bool {
+    cfg!(any(loom, shuttle)) && BROKEN.load(Relaxed) == step as usize
 }
 
 /// Breaks `step` until the next call; `None` restores the protocol.
