@@ -350,7 +350,8 @@ mod tests {
         // Pages of one object, of many objects, and every 512th page (a stride of 2 MiB).
         let shapes: [fn(u64) -> u64; 4] =
             [|i| i, |i| i << 40, |i| ((i >> 4) << 40) | (i & 15), |i| (1 << 40) | (i * 512)];
-        let fields: [(usize, fn(Tag) -> usize); 10] = [
+        type Field = fn(Tag) -> usize;
+        let fields: [(usize, Field); 10] = [
             (1 << 12, |tag| tag.directory(12)),
             (1 << 10, |tag| tag.directory(22) & 1023),
             (64, |tag| tag.set(63)),
