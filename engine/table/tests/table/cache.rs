@@ -160,8 +160,8 @@ impl<const W: usize> Cache<W> {
 
     // Reads
 
-    /// Reads a page. With `hold`, pins it for a while: a pinned page is a snapshot, whose bytes never
-    /// change.
+    /// Reads a page. With `hold`, pins it for a while: a pinned page is a snapshot, whose bytes
+    /// never change.
     fn read(&self, page: usize, hold: bool) {
         let Page { completed, returned, begun, .. } = &self.pages[page];
         let at_least = completed.load(SeqCst).max(returned.load(SeqCst));
