@@ -1,6 +1,6 @@
 //! Caches without bytes, which say of each access whether the page was resident.
 
-use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table, Tag};
+use octavo_table::{Claim, Mixer, PolicyKind, Shape, SlotIndex, State, Table, Tag};
 
 /// A cache without bytes.
 pub trait Cache: Send {
@@ -13,8 +13,8 @@ pub trait Cache: Send {
         pages.iter().map(|page| u64::from(!self.access(*page))).sum()
     }
 
-    /// Returns the most pages that the cache holds.
-    fn capacity_pages(&self) -> u64;
+    /// Returns the number of resident pages.
+    fn resident_pages(&self) -> u64;
 }
 
 /// Returns one cache constant or function of `SetCache<W>` for a number of ways that is known only
@@ -138,8 +138,9 @@ impl<const W: usize> Cache for SetCache<W> {
         misses
     }
 
-    fn capacity_pages(&self) -> u64 {
-        self.table.slots_count()
+    fn resident_pages(&self) -> u64 {
+        let is_free = |slot: &u64| self.table.slot(SlotIndex(*slot as u32)).load().state() == State::Free;
+        (0..self.table.slots_count()).filter(|slot| !is_free(slot)).count() as u64
     }
 }
 
@@ -150,10 +151,10 @@ mod tests {
     #[test]
     fn a_loop_that_fits_misses_once_per_page_and_a_larger_one_misses_more() {
         let mut cache = SetCache::<16>::new(PolicyKind::Lru, 1 << 12, 7);
-        assert_eq!(cache.capacity_pages(), 1 << 12);
+        assert_eq!(cache.table.slots_count(), 1 << 12);
         let pages: Vec<u64> = (0..1 << 11).collect();
         assert_eq!(cache.run(&pages), 1 << 11);
-        assert_eq!(cache.run(&pages), 0);
+        assert_eq!((cache.run(&pages), cache.resident_pages()), (0, 1 << 11));
         let pages: Vec<u64> = (0..1 << 14).collect();
         assert!(cache.run(&pages) + cache.run(&pages) > 1 << 14);
     }
@@ -170,13 +171,16 @@ mod tests {
 
     #[test]
     fn a_cache_has_whole_sets_and_nearly_the_capacity_asked_for() {
+        fn made<const W: usize>(capacity: u64) -> [u64; 2] {
+            let made = SetCache::<W>::new(PolicyKind::Fifo, capacity, 0).table.slots_count();
+            [made, W as u64]
+        }
         for capacity in [1u64, 15, 16, 17, 100, 1000, 12_345, 999_999, 40_000_000] {
-            let made = SetCache::<16>::new(PolicyKind::Fifo, capacity, 0).capacity_pages();
-            assert_eq!(made, SetCache::<16>::capacity_for(capacity));
-            assert!(
-                made <= capacity.max(16) && made + 16 + capacity / 200 >= capacity,
-                "{made} of {capacity}"
-            );
+            for [made, ways] in [made::<8>(capacity), made::<16>(capacity), made::<32>(capacity)] {
+                assert_eq!(made, engine_capacity(ways as u32, capacity));
+                assert!(made <= capacity.max(ways), "{made} of {capacity}");
+                assert!(made + ways + capacity / 200 >= capacity, "{made} of {capacity}");
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use octavo_table::PolicyKind;
 
 use crate::cache::{Cache, engine_cache, engine_capacity, engine_capacity_max};
-use crate::reference::Reference;
+use crate::reference::{Reference, opt};
 
 /// A policy under comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,7 +80,10 @@ impl Policy {
     /// Returns the pages of a cache for which `asked_pages` are asked: whole sets, and at least
     /// one.
     pub fn capacity_pages(self, ways: Option<u32>, asked_pages: u64) -> u64 {
-        ways.map_or(asked_pages, |ways| engine_capacity(ways, asked_pages))
+        match (self, ways) {
+            (Policy::Engine(_), Some(ways)) => engine_capacity(ways, asked_pages),
+            _ => opt::rounded(asked_pages, ways),
+        }
     }
 
     /// Returns the most pages that a cache of the policy can have.

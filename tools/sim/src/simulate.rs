@@ -75,9 +75,8 @@ pub fn simulate(
     let footprint = footprint.map(|pages| scale.scaled_up(pages));
     plan.check(footprint, &scale)?;
     // 2. One reading for all policies that know only the past.
-    let mut models = plan.models(trace, footprint, |policy, ways, pages| {
-        policy.cache(ways, scale.scaled_down(pages), plan.seed)
-    });
+    let mut models =
+        plan.models(trace, footprint, &scale, |policy, ways, pages| policy.cache(ways, pages, plan.seed));
     let mut next = |batch: &mut Vec<u64>| source.next(batch).map(|()| source.progress());
     let fed = feed(&mut next, &mut models, plan.jobs, stop, &mut |requests, share| {
         news(Step::Run, requests, share);
@@ -86,12 +85,11 @@ pub fn simulate(
         trace.must_have_accesses(fed.requests)?;
     }
     let seen = Seen { fed, skipped: source.skipped(), sample: source.sample() };
-    let mut rows: Vec<Row> =
-        models.into_iter().map(|model| seen.row(model.row, model.cache.capacity_pages())).collect();
+    let mut rows: Vec<Row> = models.into_iter().map(|model| seen.row(model.row)).collect();
     // 3. Another reading for policies that know the future.
     let accesses = seen.fed.requests;
-    let mut optima = plan.models(trace, footprint, |policy, ways, pages| {
-        let optimum = || Optimum::new(scale.scaled_down(pages), ways, accesses, plan.seed);
+    let mut optima = plan.models(trace, footprint, &scale, |policy, ways, pages| {
+        let optimum = || Optimum::new(pages, ways, accesses, plan.seed);
         policy.needs_future().then(optimum)
     });
     if optima.is_empty() || !seen.fed.complete {
@@ -104,7 +102,7 @@ pub fn simulate(
         news(Step::Future, requests, Some(ratio(requests, accesses)));
     })?;
     if fed.complete && fed.requests == accesses {
-        rows.extend(optima.into_iter().map(|model| seen.row(model.row, model.cache.capacity_pages())));
+        rows.extend(optima.into_iter().map(|model| seen.row(model.row)));
     }
     Ok(plan.in_order(rows))
 }
@@ -170,13 +168,15 @@ impl Plan {
         &self,
         trace: &Trace<'_>,
         footprint_pages: Option<u64>,
+        sample: &Sample,
         cache: impl Fn(Policy, Option<u32>, u64) -> Option<C>,
     ) -> Vec<Model<C>> {
         let mut models = Vec::new();
         for capacity in &self.capacities {
             let asked_pages = capacity.pages(footprint_pages.unwrap_or(0), self.page_bytes);
             models.extend(Policy::with_ways(&self.policies, &self.ways).filter_map(|(policy, ways)| {
-                let cache = cache(policy, ways, asked_pages)?;
+                let pages = sample.scaled_down(asked_pages);
+                let cache = cache(policy, ways, pages)?;
                 let row = Row {
                     kind: "result",
                     trace: trace.name.clone(),
@@ -184,6 +184,7 @@ impl Plan {
                     ways,
                     capacity: capacity.to_string(),
                     asked_pages,
+                    capacity_pages: policy.capacity_pages(ways, pages),
                     seed: self.seed,
                     footprint_pages,
                     sample: 1.0,
@@ -213,10 +214,9 @@ struct Seen {
 }
 
 impl Seen {
-    /// Completes the row of a cache of `capacity_pages`.
-    fn row(&self, row: Row, capacity_pages: u64) -> Row {
+    /// Completes the row of a cache.
+    fn row(&self, row: Row) -> Row {
         let row = Row {
-            capacity_pages,
             requests: self.fed.requests,
             miss_ratio: ratio(row.misses, self.fed.requests),
             skipped: self.skipped,
@@ -226,7 +226,7 @@ impl Seen {
         let Some(sample) = self.sample else { return row };
         let miss_ratio = sample.miss_ratio(row.misses);
         Row {
-            capacity_pages: sample.scaled_up(capacity_pages),
+            capacity_pages: sample.scaled_up(row.capacity_pages),
             requests: sample.accesses,
             misses: (miss_ratio * sample.accesses as f64).round() as u64,
             miss_ratio,

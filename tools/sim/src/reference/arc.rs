@@ -5,7 +5,7 @@
 //! leaves open whether it is rounded.
 
 use super::lists::Lists;
-use super::policy::Policy;
+use crate::cache::Cache;
 
 /// Resident pages with one recent use; T1 in the paper.
 pub(super) const ONCE: usize = 0;
@@ -77,7 +77,7 @@ impl Arc {
     }
 }
 
-impl Policy for Arc {
+impl Cache for Arc {
     fn access(&mut self, page: u64) -> bool {
         let Some(node) = self.pages.find(page) else {
             self.make_room_for_new();
@@ -107,7 +107,7 @@ mod tests {
 
     fn stays_in_bounds<T>()
     where
-        Adaptive<T>: Policy,
+        Adaptive<T>: Cache,
     {
         for capacity in [1, 2, 7, 32] {
             let mut cache = Adaptive::<T>::new(capacity);

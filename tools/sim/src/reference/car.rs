@@ -5,7 +5,7 @@
 //! is at the oldest page of its list; a ghost list has its earliest ghost first.
 
 use super::arc::{Adaptive, OFTEN, OFTEN_GHOSTS, ONCE, ONCE_GHOSTS};
-use super::policy::Policy;
+use crate::cache::Cache;
 
 /// ARC's lists; the state of a page says whether it was used since the hand passed it.
 pub(super) type Car = Adaptive<bool>;
@@ -25,7 +25,7 @@ impl Car {
     }
 }
 
-impl Policy for Car {
+impl Cache for Car {
     fn access(&mut self, page: u64) -> bool {
         let known = self.pages.find(page).map(|node| (node, self.pages.list(node)));
         if let Some((node, ONCE | OFTEN)) = known {

@@ -12,7 +12,7 @@
 //! 0.34.
 
 use super::lists::Lists;
-use super::policy::Policy;
+use crate::cache::Cache;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -174,7 +174,7 @@ impl ClockPro {
     }
 }
 
-impl Policy for ClockPro {
+impl Cache for ClockPro {
     fn access(&mut self, page: u64) -> bool {
         let known = self.pages.find(page);
         if let Some(node) = known {

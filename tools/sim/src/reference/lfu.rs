@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::policy::Policy;
+use crate::cache::Cache;
 use crate::footprint::BuildPageHasher;
 
 pub(super) struct Lfu {
@@ -23,7 +23,7 @@ impl Lfu {
     }
 }
 
-impl Policy for Lfu {
+impl Cache for Lfu {
     fn access(&mut self, page: u64) -> bool {
         let known = self.pages.get(&page).copied();
         if let Some(known) = known {

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 
-use super::policy::Policy;
+use crate::cache::Cache;
 use crate::footprint::BuildPageHasher;
 
 const CLASSES: usize = 16;
@@ -272,7 +272,7 @@ fn compress(counts: &mut [f32], shift: u32) {
     counts[wide..last].fill(0.0);
 }
 
-impl Policy for Lhd {
+impl Cache for Lhd {
     fn access(&mut self, page: u64) -> bool {
         let known = self.index.get(&page).copied();
         match known {

@@ -15,7 +15,7 @@
 //! memory, the multi-generational LRU.
 
 use super::lists::Lists;
-use super::policy::Policy;
+use crate::cache::Cache;
 
 const INACTIVE: usize = 0;
 const ACTIVE: usize = 1;
@@ -81,7 +81,7 @@ impl Linux {
     }
 }
 
-impl Policy for Linux {
+impl Cache for Linux {
     fn access(&mut self, page: u64) -> bool {
         let mut list = INACTIVE;
         if let Some(node) = self.pages.find(page) {

@@ -13,7 +13,7 @@
 //! most 0.0014.
 
 use super::lists::Lists;
-use super::policy::Policy;
+use crate::cache::Cache;
 
 const STACK: usize = 0;
 /// Resident HIR pages, the next victim first.
@@ -123,7 +123,7 @@ impl Lirs {
     }
 }
 
-impl Policy for Lirs {
+impl Cache for Lirs {
     fn access(&mut self, page: u64) -> bool {
         let (stacked, queued) = (self.stack.find(page), self.queues.find(page));
         let ghost = queued.filter(|queued| self.queues.list(*queued) == GHOSTS);

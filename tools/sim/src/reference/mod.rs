@@ -11,7 +11,6 @@
 //! that a policy takes.
 
 use crate::cache::Cache;
-use policy::Policy;
 
 mod arc;
 mod car;
@@ -22,33 +21,12 @@ mod linux;
 mod lirs;
 mod lists;
 pub mod opt;
-mod policy;
 mod queue;
 mod s3_fifo;
 #[cfg(test)]
 mod tests;
 mod two_q;
 mod w_tiny_lfu;
-
-/// A policy as a [`Cache`].
-struct Bounded {
-    policy: Box<dyn Policy>,
-    capacity_pages: u64,
-}
-
-impl Cache for Bounded {
-    fn access(&mut self, page: u64) -> bool {
-        self.policy.access(page)
-    }
-
-    fn run(&mut self, pages: &[u64]) -> u64 {
-        self.policy.run(pages)
-    }
-
-    fn capacity_pages(&self) -> u64 {
-        self.capacity_pages
-    }
-}
 
 /// A policy to compare with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -90,7 +68,7 @@ pub enum Reference {
 }
 
 /// Makes a policy from its capacity in pages and a seed.
-type Make = fn(u64, u64) -> Box<dyn Policy>;
+type Make = fn(u64, u64) -> Box<dyn Cache>;
 
 /// All policies in the order of reports, each with its name, and how to make it if it does not need
 /// the future.
@@ -118,11 +96,11 @@ const TABLE: [(Reference, &str, Option<Make>); 17] = [
     (Reference::SetOpt, "set-opt", None),
 ];
 
-fn queue(rule: queue::Rule, pages: u64) -> Box<dyn Policy> {
+fn queue(rule: queue::Rule, pages: u64) -> Box<dyn Cache> {
     Box::new(queue::Queue::new(rule, pages))
 }
 
-fn lirs(pages: u64) -> Box<dyn Policy> {
+fn lirs(pages: u64) -> Box<dyn Cache> {
     if pages == 1 { queue(queue::Rule::Lru, 1) } else { Box::new(lirs::Lirs::new(pages)) }
 }
 
@@ -155,8 +133,7 @@ impl Reference {
     /// Creates a cache of `capacity_pages`, raised to one page. `seed` is for policies that draw
     /// random numbers. Returns None for a policy that needs the future; see [`opt`].
     pub fn cache(self, capacity_pages: u64, seed: u64) -> Option<Box<dyn Cache>> {
-        let capacity_pages = capacity_pages.max(1);
         let make = self.entry().2?;
-        Some(Box::new(Bounded { policy: make(capacity_pages, seed), capacity_pages }))
+        Some(make(capacity_pages.max(1), seed))
     }
 }

@@ -113,6 +113,13 @@ pub fn misses(
     }
 }
 
+/// Returns the pages of an optimum for which `capacity_pages` are asked: at least one, and with
+/// `ways` whole sets.
+pub fn rounded(capacity_pages: u64, ways: Option<u32>) -> u64 {
+    let ways = u64::from(ways.unwrap_or(1).max(1));
+    (capacity_pages / ways).max(1) * ways
+}
+
 /// A cache that follows the optimum.
 pub struct Optimum {
     now: u64,
@@ -141,27 +148,16 @@ impl Optimum {
     /// Creates a cache of `capacity_pages`, raised to one page, for a trace of `accesses`; or, with
     /// `ways`, of as many whole sets as fit, at least one. `seed` places pages in sets by hash.
     pub fn new(capacity_pages: u64, ways: Option<u32>, accesses: u64, seed: u64) -> Self {
-        let resident = match ways.map(|ways| ways.max(1) as usize) {
-            None => Resident::Global {
-                capacity: capacity_pages.max(1),
-                times: Times::new(accesses),
-                awaited: 0,
-                done: 0,
+        let capacity = rounded(capacity_pages, ways);
+        let resident = match ways {
+            None => Resident::Global { capacity, times: Times::new(accesses), awaited: 0, done: 0 },
+            Some(ways) => Resident::Sets {
+                ways: ways.max(1) as usize,
+                seed: mix(seed),
+                nexts: vec![NEVER; capacity as usize],
             },
-            Some(ways) => {
-                let sets = (capacity_pages / ways as u64).max(1);
-                Resident::Sets { ways, seed: mix(seed), nexts: vec![NEVER; sets as usize * ways] }
-            }
         };
         Optimum { now: 0, resident }
-    }
-
-    /// Returns the most pages that the cache holds.
-    pub fn capacity_pages(&self) -> u64 {
-        match &self.resident {
-            Resident::Global { capacity, .. } => *capacity,
-            Resident::Sets { nexts, .. } => nexts.len() as u64,
-        }
     }
 
     /// Runs the trace's next accesses, in order, and returns the misses.

@@ -5,7 +5,7 @@
 //! "SIEVE is Simpler than LRU" (NSDI '24). None has a parameter.
 
 use super::lists::Lists;
-use super::policy::Policy;
+use crate::cache::Cache;
 
 /// What a [`Queue`] does at a hit and at an eviction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Queue {
     }
 }
 
-impl Policy for Queue {
+impl Cache for Queue {
     fn access(&mut self, page: u64) -> bool {
         if let Some(node) = self.pages.find(page) {
             match self.rule {

@@ -7,7 +7,7 @@
 //! new page goes to the main queue if the small one is full and the cache was never full yet.
 
 use super::lists::Lists;
-use super::policy::Policy;
+use crate::cache::Cache;
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
@@ -56,7 +56,7 @@ impl S3Fifo {
     }
 }
 
-impl Policy for S3Fifo {
+impl Cache for S3Fifo {
     fn access(&mut self, page: u64) -> bool {
         let known = self.pages.find(page);
         if let Some(node) = known {

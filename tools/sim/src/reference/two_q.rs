@@ -5,7 +5,7 @@
 //! and the ghosts are half as many as its pages.
 
 use super::lists::Lists;
-use super::policy::Policy;
+use crate::cache::Cache;
 
 /// New pages, first in first out; A1in in the paper.
 const NEW: usize = 0;
@@ -35,7 +35,7 @@ impl TwoQ {
     }
 }
 
-impl Policy for TwoQ {
+impl Cache for TwoQ {
     fn access(&mut self, page: u64) -> bool {
         let known = self.pages.find(page);
         match known.map(|node| (node, self.pages.list(node))) {

@@ -19,7 +19,7 @@
 //! The miss ratios are the same where it does divide.
 
 use super::lists::Lists;
-use super::policy::Policy;
+use crate::cache::Cache;
 
 const WINDOW: usize = 0;
 const PROBATION: usize = 1;
@@ -111,7 +111,7 @@ pub(super) fn parts(capacity: u64) -> [u64; 3] {
     [window, probation, main - probation]
 }
 
-impl Policy for WTinyLfu {
+impl Cache for WTinyLfu {
     fn access(&mut self, page: u64) -> bool {
         if let Some(node) = self.pages.find(page) {
             match self.pages.list(node) {

@@ -3,7 +3,7 @@
 use octavo_table::PolicyKind;
 
 use super::*;
-use crate::cache::engine_cache;
+use crate::cache::{engine_cache, engine_capacity};
 use crate::source::{CHUNK, Pages};
 
 pub(crate) fn trace(name: &str, pages: Vec<u64>) -> Trace<'static> {
@@ -48,7 +48,7 @@ fn results_are_exact_and_do_not_depend_on_the_number_of_threads() {
         let Policy::Engine(kind) = Policy::named(row.policy).unwrap()[0] else { panic!("{row:?}") };
         let mut alone = engine_cache(kind, row.ways.unwrap(), row.asked_pages, 1);
         assert_eq!(row.misses, alone.run(&mixed(150_000)), "{row:?}");
-        assert_eq!(row.capacity_pages, alone.capacity_pages());
+        assert_eq!(row.capacity_pages, engine_capacity(row.ways.unwrap(), row.asked_pages));
         assert!(row.complete && row.requests == 150_000, "{row:?}");
     }
 }
