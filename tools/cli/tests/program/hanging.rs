@@ -98,8 +98,7 @@ fn the_drain_waits_for_a_store_whose_sync_takes_long() {
 #[test]
 fn a_second_signal_ends_a_server_that_waits_for_a_sync() {
     let (mut scene, _hanging) = Scene::draining();
-    scene.server.signal("INT");
-    assert_eq!(scene.server.wait().code(), Some(130), "{}", scene.server.log());
+    scene.server.end("INT", 130);
     assert!(scene.server.log().contains("ended at once, 0 dirty bytes left"), "{}", scene.server.log());
 }
 
@@ -138,9 +137,7 @@ fn a_resize_that_waits_for_a_store_delays_neither_stat_nor_the_shutdown() {
         assert!(ends(ctl(&["stat", "--json"])).status.success());
         std::thread::sleep(Duration::from_millis(50));
     }
-    scene.server.signal("TERM");
-    let status = scene.server.wait();
-    assert_eq!(status.code(), Some(1), "{}", scene.server.log());
+    scene.server.end("TERM", 1);
     assert!(scene.server.log().contains("bytes lost"), "{}", scene.server.log());
 }
 
@@ -173,8 +170,7 @@ fn a_hanging_store_does_not_delay_other_stores() {
     hanging.iter().for_each(|path| std::fs::remove_file(path).unwrap());
     assert_eq!(stuck.reply().unwrap(), (77, 0));
     assert_eq!(dirty_bytes(0), 0);
-    scene.server.signal("TERM");
-    assert_eq!(scene.server.wait().code(), Some(0), "{}", scene.server.log());
+    scene.server.end("TERM", 0);
     let written = std::fs::read(scene.directory.join("disk")).unwrap();
     assert!((0..400).all(|page| written[page * 8192..][..4096] == [1; 4096]));
 }
@@ -206,8 +202,7 @@ fn a_drain_gives_up_a_hanging_store_while_other_stores_write() {
         assert!(said.contains("disk") && said.contains("does not answer"), "{said}");
         assert!(!said.contains("other"), "{said}");
     });
-    scene.server.signal("TERM");
-    assert_eq!(scene.server.wait().code(), Some(0), "{}", scene.server.log());
+    scene.server.end("TERM", 0);
 }
 
 /// Sixteen `ctl sync` on a hanging store took all places of the control socket, even after their

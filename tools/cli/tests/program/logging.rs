@@ -63,8 +63,7 @@ fn json_is_one_object_a_line_up_to_the_last() {
     Client::connect(&server.nbd, "disk").unwrap().write(8 << 20, &[1; 4096]);
     server.signal("TERM");
     server.wait_for_log("\\\"disk\\\" refuses");
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(143));
+    server.end("TERM", 143);
     let objects = objects(&server.log());
     let levels: BTreeSet<&str> = objects.iter().map(|object| object["level"].as_str().unwrap()).collect();
     assert_eq!(levels, BTreeSet::from(["debug", "error", "info", "warn"]), "{}", server.log());

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use serde_json::Value;
 
 use crate::nbd_client::Client;
-use crate::server::{self, Directory, PATIENCE, Server, Setup, wait_until};
+use crate::server::{self, Directory, PATIENCE, Server, Setup, wait_for};
 
 const LISTEN: &str = "metrics = \"127.0.0.1:0\"\nmetrics_hosts = [\"octavo\"]";
 
@@ -197,15 +197,8 @@ fn page(address: &str, path: &str) -> (u16, String) {
 
 /// Repeats a request until its status is this; returns the body.
 fn wait_for_status(address: &str, path: &str, status: u16) -> String {
-    let mut last = page(address, path);
-    wait_until(
-        || format!("{path} does not answer {status}"),
-        || {
-            last = page(address, path);
-            last.0 == status
-        },
-    );
-    last.1
+    let missing = || format!("{path} does not answer {status}");
+    wait_for(missing, || Some(page(address, path)).filter(|(found, _)| *found == status)).1
 }
 
 /// A supervisor could not see that a store refused write-backs: only the log showed it.
@@ -231,6 +224,5 @@ fn a_server_is_ready_until_a_store_refuses_or_it_drains_and_alive_throughout() {
     let reasons = wait_for_status(&address, "/readyz", 503);
     assert!(reasons.starts_with("draining: no more clients are admitted\nexport \"disk\""), "{reasons}");
     assert_eq!(page(&address, "/healthz"), (200, "ok\n".into()));
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(143));
+    server.end("TERM", 143);
 }

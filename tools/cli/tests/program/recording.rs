@@ -22,6 +22,14 @@ fn serving(partition: &str) -> Setup<'_> {
     Setup { partition, disk_bytes: PAGES * PAGE, ..Setup::default() }
 }
 
+/// A directory, the file of a recording there, and the lines of a partition that records to it.
+fn recorded(partition: &str) -> (Directory, PathBuf, String) {
+    let directory = Directory::new();
+    let file = directory.join("p.octr");
+    let partition = format!("{partition}\nrecord = \"{}\"", file.display());
+    (directory, file, partition)
+}
+
 /// The output of `octavo simulate` for a recording.
 fn replayed(files: &[PathBuf]) -> Value {
     let mut words = vec!["simulate", "--json", "--trace"];
@@ -57,12 +65,8 @@ fn mode(path: &Path) -> u32 {
 fn a_recording_that_starts_with_the_server_is_replayed_exactly() {
     let mut random = random::seeded("a_server_that_records");
     for policy in ["octavo", "car"] {
-        let directory = Directory::new();
-        let file = directory.join("p.octr");
-        let partition = format!(
-            "cache_mode = \"writeback\"\npolicy = \"{policy}\"\nmax = \"16MiB\"\nrecord = \"{}\"",
-            file.display()
-        );
+        let lines = format!("cache_mode = \"writeback\"\npolicy = \"{policy}\"\nmax = \"16MiB\"");
+        let (directory, file, partition) = recorded(&lines);
         let server = Server::start(&directory, &serving(&partition));
         load(&server, &mut random, 6000);
         let (hits, misses) = counted(&server);
@@ -89,9 +93,7 @@ fn a_recording_that_starts_with_the_server_is_replayed_exactly() {
 
 #[test]
 fn a_restarted_server_renames_its_last_recording() {
-    let directory = Directory::new();
-    let file = directory.join("p.octr");
-    let partition = format!("record = \"{}\"", file.display());
+    let (directory, file, partition) = recorded("");
     for _ in 0..3 {
         Server::start(&directory, &serving(&partition)).stop();
     }
@@ -178,9 +180,7 @@ fn impossible_recordings_are_refused_with_a_reason() {
 #[test]
 fn the_recording_of_a_killed_server_is_readable_up_to_its_end() {
     let mut random = random::seeded("a_killed_server");
-    let directory = Directory::new();
-    let file = directory.join("p.octr");
-    let partition = format!("max = \"16MiB\"\nrecord = \"{}\"", file.display());
+    let (directory, file, partition) = recorded("max = \"16MiB\"");
     let mut server = Server::start(&directory, &serving(&partition));
     load(&server, &mut random, 5000);
     // Accesses older than a second are in the file, which can be read meanwhile.
@@ -209,9 +209,7 @@ fn the_recording_of_a_killed_server_is_readable_up_to_its_end() {
 #[test]
 fn rotated_files_are_read_as_one_recording_and_the_newest_are_kept() {
     let mut random = random::seeded("rotated_files");
-    let directory = Directory::new();
-    let file = directory.join("p.octr");
-    let partition = format!("max = \"16MiB\"\nrecord = \"{}\"\nrecord_rotate = \"64KiB\"", file.display());
+    let (directory, file, partition) = recorded("max = \"16MiB\"\nrecord_rotate = \"64KiB\"");
     let server = Server::start(&directory, &serving(&partition));
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     // Most are hits of random pages: about three bytes each.
@@ -252,9 +250,7 @@ fn rotated_files_are_read_as_one_recording_and_the_newest_are_kept() {
 #[test]
 fn a_full_disk_ends_the_recording_and_nothing_else() {
     let mut random = random::seeded("a_full_disk");
-    let directory = Directory::new();
-    let file = directory.join("p.octr");
-    let partition = format!("max = \"16MiB\"\nrecord = \"{}\"", file.display());
+    let (directory, file, partition) = recorded("max = \"16MiB\"");
     // No file of this process may become longer than some blocks: as full as a disk can be.
     let before = "ulimit -f 300; trap '' XFSZ";
     let server = Server::start(&directory, &Setup { before, ..serving(&partition) });

@@ -248,6 +248,12 @@ impl<'o> Load<'o> {
     }
 }
 
+/// The kinds of events that a recording of a busy partition has.
+const KINDS: &str = "\
+    Access Advance BeginStore BeginWriteback Claim ClaimAhead ClaimOnce Drop EndStore EndWriteback \
+    Join Leave Live Opened Overwrite Pin Policy Publish Release Resident Retire Supersede Totals \
+    Touch Unpin";
+
 /// The kinds of events in a recording, each by the first word of what it is.
 fn kinds(files: &[PathBuf], kinds: &mut BTreeMap<String, u64>) {
     let mut reader = Reader::open(files, false).unwrap();
@@ -340,33 +346,7 @@ fn a_replay_of_a_whole_recording_repeats_every_hit_and_miss_under_every_policy()
     }
     // Each of 24 runs has several.
     assert!(seen["parts"] > 48, "{seen:?}");
-    for kind in [
-        "Access",
-        "Advance",
-        "BeginStore",
-        "BeginWriteback",
-        "Claim",
-        "ClaimAhead",
-        "ClaimOnce",
-        "Drop",
-        "EndStore",
-        "EndWriteback",
-        "Join",
-        "Leave",
-        "Live",
-        "Opened",
-        "Overwrite",
-        "Pin",
-        "Policy",
-        "Publish",
-        "Release",
-        "Resident",
-        "Retire",
-        "Supersede",
-        "Totals",
-        "Touch",
-        "Unpin",
-    ] {
+    for kind in KINDS.split(' ') {
         assert!(seen.get(kind).is_some_and(|count| *count > 5), "{kind} is too seldom in {seen:?}");
     }
 }

@@ -113,51 +113,50 @@ fn junk(nbd: &Path, number: u64) {
     let _ = stream.read(&mut [0; 64]);
 }
 
-fn serve(directory: &Directory, more: &str) -> Server {
-    let setup = Setup { memory_max: "64MiB", disk_bytes: DISK, listen: more, ..Setup::default() };
-    Server::start(directory, &setup)
+/// A control file system's lines of the configuration, if there is to be one. Its session's buffer
+/// is what teaches glibc to keep large blocks in its arenas.
+fn control_fs(directory: &Directory, is_there: bool) -> String {
+    match is_there {
+        true => format!("metrics = \"127.0.0.1:0\"\n[control]\nfs = \"{}\"", directory.join("fs").display()),
+        false => String::new(),
+    }
 }
 
-/// A control file system's lines of the configuration. Its session's buffer is what teaches glibc
-/// to keep large blocks in its arenas.
-fn control_fs(directory: &Directory) -> String {
-    format!("metrics = \"127.0.0.1:0\"\n[control]\nfs = \"{}\"", directory.join("fs").display())
+/// Checks the resident memory of a server while clients act on it.
+fn assert_bounded_while(what: &str, has_control_fs: bool, act: impl Fn(&Server, u64) + Sync) {
+    let directory = Directory::new();
+    let listen = &control_fs(&directory, has_control_fs);
+    let setup = Setup { memory_max: "64MiB", disk_bytes: DISK, listen, ..Setup::default() };
+    let server = Server::start(&directory, &setup);
+    let most = most_resident(&server, connections(), |number| act(&server, number));
+    assert_bounded(what, most, MEMORY_MAX, CLIENTS);
 }
 
 #[test]
 fn clients_that_ask_for_much_and_leave_do_not_grow_the_server() {
-    let directory = Directory::new();
-    let server = serve(&directory, "");
-    let most = most_resident(&server, connections(), |number| greedy(&server.nbd, number));
-    assert_bounded("greedy clients", most, MEMORY_MAX, CLIENTS);
+    assert_bounded_while("greedy clients", false, |server, number| greedy(&server.nbd, number));
 }
 
 #[test]
 fn well_behaved_clients_do_not_grow_a_server_with_a_control_file_system() {
-    let directory = Directory::new();
-    let server = serve(&directory, &control_fs(&directory));
-    let most = most_resident(&server, connections(), |number| well_behaved(&server.nbd, number));
-    assert_bounded("well-behaved clients, control.fs", most, MEMORY_MAX, CLIENTS);
+    let what = "well-behaved clients, control.fs";
+    assert_bounded_while(what, true, |server, number| well_behaved(&server.nbd, number));
 }
 
 #[test]
 fn mixed_clients_do_not_grow_a_server_with_a_control_file_system_and_metrics() {
-    let directory = Directory::new();
-    let server = serve(&directory, &control_fs(&directory));
-    let address = server.metrics_address();
-    let most = most_resident(&server, connections(), |number| match number % 16 {
+    assert_bounded_while("mixed clients, control.fs, metrics", true, |server, number| match number % 16 {
         0..5 => greedy(&server.nbd, number),
         5..9 => well_behaved(&server.nbd, number),
         9..12 => writer(&server.nbd, number),
         12..14 => junk(&server.nbd, number),
         14 => drop(UnixStream::connect(&server.nbd)),
         _ => {
-            let mut stream = std::net::TcpStream::connect(&address).unwrap();
+            let mut stream = std::net::TcpStream::connect(server.metrics_address()).unwrap();
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
             let _ = stream.read_to_end(&mut Vec::new());
         }
     });
-    assert_bounded("mixed clients, control.fs, metrics", most, MEMORY_MAX, CLIENTS);
 }
 
 /// A hundred and sixty tenants, and fio with sixteen clients of 32 requests of 256 KiB each.
@@ -171,8 +170,7 @@ fn many_partitions_and_deep_queues_stay_within_the_bound() {
         let directory = Directory::new();
         let partitions: String =
             (0..160).map(|number| format!("[[partition]]\nname = \"p{number}\"\n")).collect();
-        let control_fs = if has_control_fs { control_fs(&directory) } else { String::new() };
-        let more = format!("{control_fs}\n{partitions}");
+        let more = format!("{}\n{partitions}", control_fs(&directory, has_control_fs));
         let setup = Setup { memory_max: "512MiB", disk_bytes: DISK, listen: &more, ..Setup::default() };
         let server = Server::start(&directory, &setup);
         let runs = if connections() > 2_000 { 3 } else { 1 };

@@ -1,7 +1,6 @@
 //! A server under test: its directory, its configuration, its process.
 
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -56,8 +55,16 @@ pub fn assert_has(object: &Value, expected: Value) {
 
 /// Waits until something is so; panics with `what` if that takes longer than [`PATIENCE`].
 pub fn wait_until(what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
+    wait_for(what, || is_so().then_some(()));
+}
+
+/// Waits until something is found; panics with `what` if that takes longer than [`PATIENCE`].
+pub fn wait_for<T>(what: impl Fn() -> String, mut find: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
-    while !is_so() {
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
         assert!(begun.elapsed() < PATIENCE, "{}", what());
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -217,9 +224,7 @@ impl Server {
 
     /// Everything the server has written to standard error.
     pub fn log(&self) -> String {
-        let mut log = String::new();
-        File::open(&self.stderr).unwrap().read_to_string(&mut log).unwrap();
-        log
+        std::fs::read_to_string(&self.stderr).unwrap()
     }
 
     /// Waits until the log holds a text.
@@ -231,16 +236,13 @@ impl Server {
     /// Waits for a complete line on standard output that begins with this, after blanks. Returns
     /// the line without the blanks.
     pub fn wait_for_line(&self, beginning: &str) -> String {
-        let begun = Instant::now();
-        loop {
-            let said = std::fs::read_to_string(&self.stdout).unwrap();
-            let whole = said.rsplit_once('\n').map_or("", |(lines, _)| lines);
-            if let Some(line) = whole.lines().map(str::trim_start).find(|line| line.starts_with(beginning)) {
-                return line.to_owned();
-            }
-            assert!(begun.elapsed() < PATIENCE, "\"{beginning}\" is not said:\n{said}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let said = || std::fs::read_to_string(&self.stdout).unwrap();
+        let missing = || format!("\"{beginning}\" is not said:\n{}\n{}", said(), self.log());
+        wait_for(missing, || {
+            let said = said();
+            let mut lines = said.rsplit_once('\n')?.0.lines().map(str::trim_start);
+            lines.find(|line| line.starts_with(beginning)).map(str::to_owned)
+        })
     }
 
     /// Where the server answers HTTP, as `host:port`. It must have `listen.metrics`.
@@ -302,6 +304,12 @@ impl Server {
         signal(self.pid(), name);
     }
 
+    /// Sends a signal, after which the process must end with this status.
+    pub fn end(&mut self, signal: &str, code: i32) {
+        self.signal(signal);
+        assert_eq!(self.wait().code(), Some(code), "{}", self.log());
+    }
+
     /// Waits for the end of the process.
     pub fn wait(&mut self) -> ExitStatus {
         self.has_ended = true;
@@ -329,9 +337,7 @@ impl Drop for Server {
             let _ = self.process.kill();
             let _ = self.process.wait();
         } else if !self.has_ended {
-            self.signal("TERM");
-            let status = self.wait();
-            assert!(status.success(), "{status}\n{}", self.log());
+            self.end("TERM", 0);
         }
     }
 }

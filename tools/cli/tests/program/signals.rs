@@ -15,9 +15,7 @@ fn sigterm_writes_back_what_was_acknowledged() {
         for page in 0..512_u64 {
             client.write(page * 8192 + 100, &page.to_le_bytes());
         }
-        server.signal(signal);
-        let status = server.wait();
-        assert_eq!(status.code(), Some(0), "{}", server.log());
+        server.end(signal, 0);
         assert!(server.log().contains(&format!("SIG{signal}: no more clients")), "{}", server.log());
         assert!(server.log().contains("drained"), "{}", server.log());
         assert!(!server.nbd.exists() && !server.control.exists());
@@ -72,9 +70,7 @@ fn a_store_that_refuses_is_named_with_the_bytes_it_lost() {
     assert!(server.ctl_succeed(&["stat"]).contains("REFUSING"));
     server.wait_for_log("65536 bytes stay dirty and will be retried");
 
-    server.signal("TERM");
-    let status = server.wait();
-    assert_eq!(status.code(), Some(1), "{}", server.log());
+    server.end("TERM", 1);
     let log = server.log();
     assert!(log.contains("octavo: \"bad\": ") && log.contains("65536 bytes lost (64 KiB)"), "{log}");
     assert!(!log.contains("octavo: \"good\": "), "{log}");
@@ -93,9 +89,7 @@ fn a_second_signal_ends_at_once_and_says_what_was_left() {
         assert_eq!(server.dirty_bytes(), 65536);
         server.signal("TERM");
         server.wait_for_log("\"bad\" refuses");
-        server.signal(second);
-        let status = server.wait();
-        assert_eq!(status.code(), Some(code), "{}", server.log());
+        server.end(second, code);
         let expected = format!("a second SIG{second}: ended at once, 65536 dirty bytes left (64 KiB)");
         assert!(server.log().contains(&expected), "{}", server.log());
     }
