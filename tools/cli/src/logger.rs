@@ -16,6 +16,7 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use crate::error::Error;
+use crate::suggest::{Word, one_of};
 
 /// How a record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,18 +27,13 @@ pub enum Format {
     Json,
 }
 
-/// What is logged. Each level includes those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Verbosity {
-    /// Failures
-    Error,
-    /// Also warnings
-    Warn,
-    /// Also events
-    Info,
-    /// Also what each client does
-    Debug,
-}
+/// What can be logged. Each level includes those before it.
+pub const LEVELS: [Word<LevelFilter>; 4] = [
+    ("error", LevelFilter::Error, "Failures"),
+    ("warn", LevelFilter::Warn, "Also warnings"),
+    ("info", LevelFilter::Info, "Also events"),
+    ("debug", LevelFilter::Debug, "Also what each client does"),
+];
 
 /// What the command line or the configuration sets for the log; `None`: not set.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -46,8 +42,8 @@ pub struct Wishes {
     #[arg(id = "log_format", long = "log-format", value_name = "FORMAT", value_enum)]
     pub format: Option<Format>,
     /// Log this level and those above it, in place of -v and -q [default: info]
-    #[arg(id = "log_level", long = "log-level", value_name = "LEVEL", value_enum)]
-    pub level: Option<Verbosity>,
+    #[arg(id = "log_level", long = "log-level", value_name = "LEVEL", value_parser = one_of(&LEVELS))]
+    pub level: Option<LevelFilter>,
     /// Begin plain lines with the time [default: true, unless standard error is the journal]
     #[arg(id = "log_timestamps", long = "log-timestamps", value_name = "true|false")]
     pub timestamps: Option<bool>,
@@ -66,19 +62,13 @@ pub struct Settings {
     told: bool,
 }
 
-static LOGGER: Logger = Logger(RwLock::new(Settings {
-    level: LevelFilter::Info,
-    format: Format::Plain,
-    timestamps: false,
-    journal: false,
-    told: false,
-}));
+static LOGGER: Logger = Logger(RwLock::new(Settings::new(0, false, false)));
 
 struct Logger(RwLock<Settings>);
 
 impl Settings {
     /// Plain lines: warnings and events by default, more with `-v`, only warnings with `-q`.
-    pub fn new(verbose: u8, quiet: bool, journal: bool) -> Settings {
+    pub const fn new(verbose: u8, quiet: bool, journal: bool) -> Settings {
         let level = match (quiet, verbose) {
             (true, _) => LevelFilter::Warn,
             (false, 0) => LevelFilter::Info,
@@ -93,12 +83,7 @@ impl Settings {
     pub fn of_server(self, command_line: &Wishes, config: &Wishes) -> Settings {
         let level = command_line.level.or(config.level.filter(|_| !self.told));
         Settings {
-            level: level.map_or(self.level, |level| match level {
-                Verbosity::Error => LevelFilter::Error,
-                Verbosity::Warn => LevelFilter::Warn,
-                Verbosity::Info => LevelFilter::Info,
-                Verbosity::Debug => LevelFilter::Debug,
-            }),
+            level: level.unwrap_or(self.level),
             format: command_line.format.or(config.format).unwrap_or(self.format),
             timestamps: command_line.timestamps.or(config.timestamps).unwrap_or(!self.journal),
             ..self
@@ -220,16 +205,8 @@ impl Log for Logger {
 /// RFC 3339, UTC, with milliseconds.
 fn timestamp(now: SystemTime) -> String {
     let now = OffsetDateTime::from(now);
-    format!(
-        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
-        now.year(),
-        u8::from(now.month()),
-        now.day(),
-        now.hour(),
-        now.minute(),
-        now.second(),
-        now.millisecond()
-    )
+    let (hour, minute, second, millisecond) = now.to_hms_milli();
+    format!("{}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z", now.date())
 }
 
 /// Appends a text with its control characters written as in Rust: `\n`, `\u{1b}`.
@@ -304,10 +281,10 @@ mod tests {
         let none = Wishes::default();
         for (verbose, quiet, command_line, config, expected) in [
             (0, false, none, none, LevelFilter::Info),
-            (0, false, none, wish(Verbosity::Error), LevelFilter::Error),
-            (1, false, none, wish(Verbosity::Error), LevelFilter::Debug),
-            (0, true, none, wish(Verbosity::Debug), LevelFilter::Warn),
-            (2, false, wish(Verbosity::Warn), wish(Verbosity::Debug), LevelFilter::Warn),
+            (0, false, none, wish(LevelFilter::Error), LevelFilter::Error),
+            (1, false, none, wish(LevelFilter::Error), LevelFilter::Debug),
+            (0, true, none, wish(LevelFilter::Debug), LevelFilter::Warn),
+            (2, false, wish(LevelFilter::Warn), wish(LevelFilter::Debug), LevelFilter::Warn),
         ] {
             let settings = Settings::new(verbose, quiet, false).of_server(&command_line, &config);
             assert_eq!(settings.level, expected);

@@ -1,5 +1,21 @@
 //! "Did you mean": the known word that is nearest to the one that was typed.
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+/// A word that an option takes: its name, what it stands for, and its help.
+pub type Word<T> = (&'static str, T, &'static str);
+
+/// Parses an option that takes one of these words.
+pub fn one_of<T: Copy + Send + Sync + 'static>(
+    words: &'static [Word<T>],
+) -> impl TypedValueParser<Value = T> {
+    let shown = words.iter().map(|(name, _, help)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(shown).map(|given| {
+        let meant = words.iter().find(|(name, ..)| *name == given);
+        meant.expect("a word that clap accepts is one of these").1
+    })
+}
+
 /// Words further away than this many edits are not suggested.
 const EDITS_MAX: usize = 3;
 

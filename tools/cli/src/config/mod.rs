@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use log::LevelFilter;
 use octavo::disk::Engine;
 use octavo::numa::{NumaMode, Replication, TopologySource};
 use octavo::{CacheMode, PolicyName};
@@ -23,7 +24,7 @@ use toml::Spanned;
 
 use crate::control::host::Host;
 use crate::error::Error;
-use crate::logger::{Format, Verbosity, Wishes};
+use crate::logger::{Format, Wishes};
 use crate::order::Order;
 use source::Source;
 use values::{Bytes, ControlPath, List, Number, Parsed, Sample};
@@ -196,7 +197,7 @@ pub struct ServeSection {
 #[serde(deny_unknown_fields, expecting = "a table, [log]")]
 pub struct LogSection {
     format: Option<Parsed<Format>>,
-    level: Option<Parsed<Verbosity>>,
+    level: Option<Parsed<LevelFilter>>,
     timestamps: Option<bool>,
 }
 

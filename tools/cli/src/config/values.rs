@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use log::LevelFilter;
 use octavo::disk::Engine;
 use octavo::numa::{NumaMode, TopologySource};
 use octavo::{CacheMode, PolicyName};
@@ -13,8 +14,8 @@ use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor
 use toml::Spanned;
 
 use crate::control::host::Host;
-use crate::logger::{Format, Verbosity};
-use crate::{order, suggest, units};
+use crate::logger::Format;
+use crate::{logger, order, suggest, units};
 
 /// A size in bytes: `"32MiB"`, or a plain number.
 #[derive(Clone, Copy, Debug)]
@@ -200,12 +201,7 @@ words! {
     CacheMode, "cache_mode":
         [CacheMode::Writethrough, CacheMode::Writeback].map(|mode| (mode.name(), mode));
     Format, "format": [("plain", Format::Plain), ("json", Format::Json)];
-    Verbosity, "level": [
-        ("error", Verbosity::Error),
-        ("warn", Verbosity::Warn),
-        ("info", Verbosity::Info),
-        ("debug", Verbosity::Debug),
-    ];
+    LevelFilter, "level": logger::LEVELS.map(|(name, level, _)| (name, level));
 }
 
 strings! {

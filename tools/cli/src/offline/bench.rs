@@ -139,9 +139,8 @@ impl Printer {
         if let Some(error) = self.error {
             return Err(error);
         }
-        if let Some(path) = &arguments.html {
-            inputs::write_page(path, &octavo_bench::html(suite, &self.rows, &self.warnings))?;
-        }
+        let page = || octavo_bench::html(suite, &self.rows, &self.warnings);
+        inputs::write_page(arguments.html.as_deref(), page)?;
         match arguments.json {
             None => output::text(&octavo_bench::table(&suite.title, &self.rows)),
             Some(_) => Ok(()),

@@ -109,15 +109,12 @@ impl Traces {
 
     /// The header of a trace, if it is a recording.
     pub fn recorded(&self, files: &[PathBuf]) -> Result<Option<About>, Error> {
-        let format = self.reading.options().format_of(&files[0]);
-        match format {
-            // Standard input cannot be read twice.
-            _ if files[0].as_os_str() == STANDARD_INPUT => Ok(None),
-            Some(Format::Octr) => {
-                recording::about(&files[0]).map(Some).map_err(|error| Error::failed(error.to_string()))
-            }
-            _ => Ok(None),
+        let is_recording = self.reading.options().format_of(&files[0]) == Some(Format::Octr);
+        // Standard input cannot be read twice.
+        if files[0].as_os_str() == STANDARD_INPUT || !is_recording {
+            return Ok(None);
         }
+        recording::about(&files[0]).map(Some).map_err(|error| Error::failed(error.to_string()))
     }
 
     /// Whether malformed parts of traces are skipped.
@@ -266,6 +263,16 @@ impl Json {
         matches!(self, Json::StandardOutput)
     }
 
+    /// Writes one object per line, and a text to standard output if the objects do not go there.
+    pub fn lines_or<T: Serialize>(
+        &mut self,
+        items: &[T],
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Error> {
+        self.lines(items)?;
+        if self.is_on_standard_output() { Ok(()) } else { output::text(&text()) }
+    }
+
     /// Writes one object per line.
     pub fn lines<T: Serialize>(&mut self, items: &[T]) -> Result<(), Error> {
         let mut text = String::new();
@@ -283,9 +290,10 @@ impl Json {
     }
 }
 
-/// Writes a page to a file.
-pub fn write_page(path: &Path, page: &str) -> Result<(), Error> {
-    std::fs::write(path, page).map_err(|error| Error::failed(format!("{}: {error}", path.display())))
+/// Writes a page to a file, if one is named.
+pub fn write_page(path: Option<&Path>, page: impl FnOnce() -> String) -> Result<(), Error> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, page()).map_err(|error| Error::failed(format!("{}: {error}", path.display())))
 }
 
 /// A run over traces: where its results go, its progress, and whether it was interrupted.

@@ -1,12 +1,12 @@
 //! `octavo mrc`: miss-ratio curves, the miss ratio of a cache by its size.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use octavo_sim::mrc::{Curve, Method, Options, PARTS, curves};
 use octavo_sim::report::{self, Series};
 
 use super::inputs::{self, Named, Run, Running, Traces, Ways};
 use crate::error::Error;
-use crate::output;
+use crate::suggest::{Word, one_of};
 
 /// Make miss-ratio curves: the miss ratio of a cache by its size
 #[derive(Args)]
@@ -23,8 +23,8 @@ pub struct Arguments {
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "lru")]
     policy: Vec<String>,
     /// How the curves are made [default: exact for lru, else miniature]
-    #[arg(long, value_name = "METHOD", value_delimiter = ',')]
-    method: Vec<MethodName>,
+    #[arg(long, value_name = "METHOD", value_delimiter = ',', value_parser = one_of(&METHODS))]
+    method: Vec<Method>,
     /// Pages in the sample of shards-size, and in a miniature [default: 65536, and 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
     samples: Option<u32>,
@@ -41,28 +41,12 @@ pub struct Arguments {
     running: Running,
 }
 
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum MethodName {
-    /// Of LRU, from every reuse distance
-    Exact,
-    /// Of LRU, from a fixed share of the pages
-    Shards,
-    /// Of LRU, from a fixed number of pages
-    ShardsSize,
-    /// Of any policy, from small caches that see a share of the pages
-    Miniature,
-}
-
-impl MethodName {
-    fn method(self) -> Method {
-        match self {
-            MethodName::Exact => Method::Exact,
-            MethodName::Shards => Method::Shards,
-            MethodName::ShardsSize => Method::ShardsSize,
-            MethodName::Miniature => Method::Miniature,
-        }
-    }
-}
+const METHODS: [Word<Method>; 4] = [
+    ("exact", Method::Exact, "Of LRU, from every reuse distance"),
+    ("shards", Method::Shards, "Of LRU, from a fixed share of the pages"),
+    ("shards-size", Method::ShardsSize, "Of LRU, from a fixed number of pages"),
+    ("miniature", Method::Miniature, "Of any policy, from small caches that see a share of the pages"),
+];
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
@@ -78,20 +62,14 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let ended = traces.iter().try_for_each(|Named { trace, .. }| {
         let curves = run.next(|stop, progress| curves(trace, &options, stop, progress))?;
         if !curves.is_empty() {
-            run.json.lines(&curves)?;
-            if !run.json.is_on_standard_output() {
-                output::text(&text(&curves))?;
-            }
+            run.json.lines_or(&curves, || text(&curves))?;
             pages.push((trace.name.clone(), series(&curves)));
         }
         run.unless_interrupted()
     });
-    if let Some(path) = &arguments.running.html {
-        inputs::write_page(
-            path,
-            &report::curves_html("octavo mrc", &error_note(), options.page_bytes, &pages),
-        )?;
-    }
+    inputs::write_page(arguments.running.html.as_deref(), || {
+        report::curves_html("octavo mrc", &error_note(), options.page_bytes, &pages)
+    })?;
     ended
 }
 
@@ -101,7 +79,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     let methods: Vec<Method> = match &arguments.method[..] {
         [] if is_lru => vec![Method::Exact],
         [] => vec![Method::Miniature],
-        names => names.iter().map(|name| name.method()).collect(),
+        given => given.to_vec(),
     };
     inputs::refuse_twice("method", methods.iter().map(|method| method.name().to_owned()))?;
     let ways = arguments.ways.checked()?;

@@ -13,7 +13,7 @@ use octavo_table::PolicyKind;
 use super::inputs::{self, Run, Running};
 use super::reading::Reading;
 use crate::error::Error;
-use crate::{limits, output, units};
+use crate::{limits, units};
 
 /// Plan partitions: replay several tenants' traces together, and compare ways of sharing memory
 #[derive(Args)]
@@ -94,16 +94,12 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let mut run = Run::start(arguments.running.json.as_deref(), quiet, 1)?;
     let outcomes = run.next(|stop, progress| share(&tenants, &mix, stop, progress))?;
     let Some(outcomes) = outcomes else { return run.unless_interrupted() };
-    run.json.lines(&outcomes)?;
-    if !run.json.is_on_standard_output() {
-        output::text(&report::shares_text(&outcomes))?;
+    run.json.lines_or(&outcomes, || {
         let partitions = report::shares_toml(&outcomes, options.page_bytes, METADATA_BYTES);
-        output::text(&format!("\n{partitions}"))?;
-    }
-    if let Some(path) = &arguments.running.html {
-        inputs::write_page(path, &report::shares_html("octavo plan", &outcomes))?;
-    }
-    Ok(())
+        format!("{}\n{partitions}", report::shares_text(&outcomes))
+    })?;
+    let page = || report::shares_html("octavo plan", &outcomes);
+    inputs::write_page(arguments.running.html.as_deref(), page)
 }
 
 fn named(given: &str) -> Result<(&str, &str), Error> {

@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use super::inputs::{Named, Run, Traces};
 use crate::error::Error;
-use crate::output;
 
 /// The result of a replay.
 #[derive(Serialize)]
@@ -91,10 +90,7 @@ pub fn run(traces: &Traces, named: &[Named], json: Option<&Path>, quiet: bool) -
             ending: replayed.ending.map_or("interrupted", Ending::words),
             complete: replayed.ending == Some(Ending::Stopped),
         };
-        run.json.lines(std::slice::from_ref(&row))?;
-        if !run.json.is_on_standard_output() {
-            output::text(&row.text(&replayed))?;
-        }
+        run.json.lines_or(std::slice::from_ref(&row), || row.text(&replayed))?;
         run.unless_interrupted()?;
     }
     Ok(())

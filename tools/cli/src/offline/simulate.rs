@@ -89,13 +89,10 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
             output::text(&format!("\n{}", report::comparison_text(&comparison)))?;
         }
     }
-    if let Some(path) = &arguments.running.html {
-        let title = match &arguments.suite {
-            Some(folder) => format!("octavo simulate: {}", folder.display()),
-            None => "octavo simulate".to_owned(),
-        };
-        inputs::write_page(path, &report::html(&title, &rows, &comparison))?;
-    }
+    let folder = arguments.suite.as_ref().map_or(String::new(), |folder| format!(": {}", folder.display()));
+    inputs::write_page(arguments.running.html.as_deref(), || {
+        report::html(&format!("octavo simulate{folder}"), &rows, &comparison)
+    })?;
     ended
 }
 

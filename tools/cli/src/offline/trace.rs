@@ -10,6 +10,7 @@ use octavo_sim::trace::{self, Format, Target, Writer};
 use octavo_sim::{CHUNK, Distinct, Source, SourceError, generate};
 use serde::Serialize;
 
+use super::inputs::Json;
 use super::reading::Reading;
 use crate::error::Error;
 use crate::output;
@@ -33,8 +34,27 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Info(Info),
-    Convert(Convert),
-    Generate(Generate),
+    /// Write a trace in another format
+    Convert {
+        /// The trace: a file, `-`, or a workload such as gen:zipf:pages=1000
+        trace: PathBuf,
+        /// The file to write; `-` is standard output
+        output: PathBuf,
+        #[command(flatten)]
+        reading: Reading,
+        #[command(flatten)]
+        writing: Writing,
+    },
+    /// Generate the accesses of a workload
+    #[command(after_help = WORKLOADS)]
+    Generate {
+        /// The workload
+        workload: String,
+        /// The file to write; `-` is standard output
+        output: PathBuf,
+        #[command(flatten)]
+        writing: Writing,
+    },
 }
 
 /// Count the accesses and pages of traces
@@ -50,22 +70,7 @@ struct Info {
     json: bool,
 }
 
-/// Write a trace in another format
-#[derive(Args)]
-struct Convert {
-    /// The trace: a file, `-`, or a workload such as gen:zipf:pages=1000
-    trace: PathBuf,
-    /// The file to write; `-` is standard output
-    output: PathBuf,
-    #[command(flatten)]
-    reading: Reading,
-    #[command(flatten)]
-    writing: Writing,
-}
-
-/// Generate the accesses of a workload
-#[derive(Args)]
-#[command(after_help = "\
+const WORKLOADS: &str = "\
 Workloads:
   uniform:pages=N                  every page as likely as every other
   zipf:pages=N                     YCSB's scrambled Zipf; skew=0.99, ranks=10000000000
@@ -78,15 +83,7 @@ All take requests=10000000 and seed=1.
 
 Examples:
   octavo trace generate zipf:pages=1000000,requests=30000000,seed=1 ycsb.u64.zst
-  octavo trace generate 'mix:requests=5000000,70=[zipf:pages=100000],30=[loop:pages=20000]' - | wc -c")]
-struct Generate {
-    /// The workload
-    workload: String,
-    /// The file to write; `-` is standard output
-    output: PathBuf,
-    #[command(flatten)]
-    writing: Writing,
-}
+  octavo trace generate 'mix:requests=5000000,70=[zipf:pages=100000],30=[loop:pages=20000]' - | wc -c";
 
 #[derive(Args)]
 struct Writing {
@@ -115,20 +112,16 @@ fn target(name: &str) -> Result<Target, String> {
 pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     match &arguments.command {
         Command::Info(arguments) => info(arguments, quiet),
-        Command::Convert(arguments) => {
-            let source = open(&arguments.trace, &arguments.reading)?;
-            write(source, &arguments.output, &arguments.writing, quiet)
+        Command::Convert { trace, output, reading, writing } => {
+            let source = trace::open(trace, &reading.options());
+            write(source.map_err(|error| Error::failed(error.to_string()))?, output, writing, quiet)
         }
-        Command::Generate(arguments) => {
-            let text = arguments.workload.strip_prefix(trace::GENERATED).unwrap_or(&arguments.workload);
+        Command::Generate { workload, output, writing } => {
+            let text = workload.strip_prefix(trace::GENERATED).unwrap_or(workload);
             let source = generate::parse(text).map_err(|error| Error::Usage(error.to_string()))?;
-            write(source, &arguments.output, &arguments.writing, quiet)
+            write(source, output, writing, quiet)
         }
     }
-}
-
-fn open(path: &Path, reading: &Reading) -> Result<Box<dyn Source>, Error> {
-    trace::open(path, &reading.options()).map_err(|error| Error::failed(error.to_string()))
 }
 
 /// The figures of a trace.
@@ -192,13 +185,10 @@ impl Recorded {
 /// Tells of every trace, and in the end which could not be read.
 fn info(arguments: &Info, quiet: bool) -> Result<(), Error> {
     let mut problems = Vec::new();
+    let mut json = if arguments.json { Json::StandardOutput } else { Json::Nowhere };
     for path in &arguments.traces {
         match summary(path, &arguments.reading, quiet) {
-            Ok(summary) if arguments.json => {
-                let line = serde_json::to_string(&summary).expect("a summary is names and numbers");
-                output::text(&format!("{line}\n"))?;
-            }
-            Ok(summary) => output::text(&summary.text())?,
+            Ok(summary) => json.lines_or(std::slice::from_ref(&summary), || summary.text())?,
             Err(error) => problems.push(error.to_string()),
         }
     }
