@@ -1,15 +1,10 @@
 //! The process's environment: the user, their directories, and whether systemd's journal reads the
 //! log.
 
-use std::ffi::OsString;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-
-/// The names of the sockets in the runtime directory.
-const NBD_SOCKET: &str = "nbd.sock";
-const CONTROL_SOCKET: &str = "control.sock";
 
 /// A user and their directories.
 #[derive(Clone, Debug)]
@@ -26,8 +21,7 @@ impl Environment {
     /// Reads the process's environment.
     pub fn read() -> Environment {
         let path = |name: &str| {
-            let value: OsString = std::env::var_os(name)?;
-            let path = PathBuf::from(value);
+            let path = PathBuf::from(std::env::var_os(name)?);
             // The XDG specification: ignore paths that are not absolute.
             path.is_absolute().then_some(path)
         };
@@ -75,12 +69,12 @@ impl Environment {
 
     /// The NBD socket of a server without a configuration.
     pub fn nbd_socket(&self) -> PathBuf {
-        self.runtime_dir().join(NBD_SOCKET)
+        self.runtime_dir().join("nbd.sock")
     }
 
     /// The control socket of a server without a configuration.
     pub fn control_socket(&self) -> PathBuf {
-        self.runtime_dir().join(CONTROL_SOCKET)
+        self.runtime_dir().join("control.sock")
     }
 
     /// Makes the runtime directory, and refuses one that another user may have made.

@@ -4,24 +4,6 @@ use std::time::Duration;
 
 pub use octavo_sim::report::{aligned, human_bytes};
 
-/// The units of a size. Like qemu's and the kernel's, a bare letter is a power of 1024.
-const SIZE_UNITS: [(&str, u64); 14] = [
-    ("", 1),
-    ("B", 1),
-    ("K", 1 << 10),
-    ("KiB", 1 << 10),
-    ("M", 1 << 20),
-    ("MiB", 1 << 20),
-    ("G", 1 << 30),
-    ("GiB", 1 << 30),
-    ("T", 1 << 40),
-    ("TiB", 1 << 40),
-    ("KB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("TB", 1_000_000_000_000),
-];
-
 /// How to write a size, for messages.
 pub const SIZE_SHAPE: &str = "a size such as \"32MiB\", \"1G\" or a number of bytes";
 
@@ -31,11 +13,19 @@ pub const DURATION_SHAPE: &str = "a duration such as \"30s\", \"500ms\" or \"2m\
 /// Parses a size such as `32MiB` to bytes. The error is a sentence.
 pub fn size_bytes(text: &str) -> Result<u64, String> {
     let (count, unit) = split(text, SIZE_SHAPE)?;
-    let scale = SIZE_UNITS
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case(unit))
-        .ok_or_else(|| format!("unknown unit \"{unit}\"; expected {SIZE_SHAPE}"))?
-        .1;
+    // Like qemu's and the kernel's, a bare letter is a power of 1024.
+    let scale = match &*unit.to_ascii_lowercase() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(format!("unknown unit \"{unit}\"; expected {SIZE_SHAPE}")),
+    };
     count
         .checked_mul(scale)
         .filter(|bytes| *bytes <= i64::MAX as u64)

@@ -77,11 +77,9 @@ impl Collector for OfProcess {
         }
         let (name, what) = ("process_cpu_seconds", "Processor time in user space and in the kernel");
         one(&mut encoder, name, what, Counter, process.cpu.as_secs_f64())?;
-        if let Some(started_s) = process.started_s {
-            let (name, what) = ("process_start_time_seconds", "Start of the process, in seconds since 1970");
-            one(&mut encoder, name, what, Gauge, started_s)?;
-        }
-        Ok(())
+        let Some(started_s) = process.started_s else { return Ok(()) };
+        let (name, what) = ("process_start_time_seconds", "Start of the process, in seconds since 1970");
+        one(&mut encoder, name, what, Gauge, started_s)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use octavo::{Cache, Object, PartitionStat};
+use octavo::{Cache, Object};
 use octavo_block::{ExportStat, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -128,9 +128,19 @@ impl Report {
         let none = ExportStat::default();
         let object =
             |object: &Object| ObjectReport::of(object, by_name.get(object.name()).copied().unwrap_or(&none));
-        let partitions = cache.partitions().into_iter().map(|partition| PartitionReport {
-            objects: partition.objects().iter().map(object).collect(),
-            ..PartitionReport::of(&partition.stat())
+        let partitions = cache.partitions().into_iter().map(|partition| {
+            let stat = partition.stat();
+            PartitionReport {
+                policy: stat.policy.into(),
+                cache_mode: stat.cache_mode.into(),
+                objects: partition.objects().iter().map(object).collect(),
+                figures: FIGURES
+                    .iter()
+                    .map(|figure| (figure.name.into(), (figure.of)(&stat).into()))
+                    .collect(),
+                name: stat.name,
+                ..PartitionReport::default()
+            }
         });
         Report {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -151,16 +161,6 @@ impl Report {
 }
 
 impl PartitionReport {
-    fn of(stat: &PartitionStat) -> PartitionReport {
-        PartitionReport {
-            name: stat.name.clone(),
-            policy: stat.policy.into(),
-            cache_mode: stat.cache_mode.into(),
-            figures: FIGURES.iter().map(|figure| (figure.name.into(), (figure.of)(stat).into())).collect(),
-            ..PartitionReport::default()
-        }
-    }
-
     /// A figure by name; 0 if the server does not have it.
     pub fn figure(&self, name: &str) -> u64 {
         number(&self.figures, name)

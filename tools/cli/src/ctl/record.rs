@@ -75,10 +75,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
                     false => output::text(&format!("{}\n", text(&report))),
                 };
             }
-            Body::Error(fault) => {
-                progress.clear();
-                return Err(Error::failed(fault.message));
-            }
+            Body::Error(fault) => return Err(Error::failed(fault.message)),
         }
     }
 }

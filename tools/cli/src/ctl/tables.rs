@@ -213,23 +213,17 @@ pub fn curve(answer: &Value) -> String {
             format!("{:<40}", "#".repeat((miss_ratio * 40.0).round() as usize)),
         ]);
     }
-    if answer["references"].as_f64().unwrap_or(0.0) < 1.0 {
+    let [partition, policy] = ["partition", "policy"].map(|key| answer[key].as_str().unwrap_or_default());
+    let head = format!("\"{partition}\", {policy}, now {}", human_bytes(number(answer, "current_bytes")));
+    let references = answer["references"].as_f64().unwrap_or(0.0);
+    if references < 1.0 {
+        let pages = (1.0 / answer["rate"].as_f64().unwrap_or(1.0).clamp(1e-6, 1.0)).round();
         return format!(
-            "\"{}\", {}, now {}: no access was sampled yet; repeat the command when there has been traffic (about one page in {} \
-             is sampled)\n",
-            answer["partition"].as_str().unwrap_or_default(),
-            answer["policy"].as_str().unwrap_or_default(),
-            human_bytes(number(answer, "current_bytes")),
-            (1.0 / answer["rate"].as_f64().unwrap_or(1.0).clamp(1e-6, 1.0)).round()
+            "{head}: no access was sampled yet; repeat the command when there has been traffic (about one page in {pages} \
+             is sampled)\n"
         );
     }
-    format!(
-        "\"{}\", {}, now {}; about {} recent references\n",
-        answer["partition"].as_str().unwrap_or_default(),
-        answer["policy"].as_str().unwrap_or_default(),
-        human_bytes(number(answer, "current_bytes")),
-        human_count(answer["references"].as_f64().unwrap_or(0.0)),
-    ) + &aligned(&rows, 0)
+    format!("{head}; about {} recent references\n", human_count(references)) + &aligned(&rows, 0)
 }
 
 #[cfg(test)]

@@ -4,15 +4,7 @@ use std::fmt::Write;
 
 use octavo_block::Address;
 
-/// What the commands need to know of an export.
-pub struct Attachable<'e> {
-    /// The export's name.
-    pub name: &'e str,
-    /// Its length.
-    pub len_bytes: u64,
-    /// Whether writes are refused.
-    pub read_only: bool,
-}
+use crate::config::ExportSection;
 
 /// The export as the URI that NBD's programs share.
 pub fn uri(address: &Address, export: &str) -> String {
@@ -25,10 +17,10 @@ pub fn uri(address: &Address, export: &str) -> String {
     }
 }
 
-/// The commands, each beside its purpose, and an option for QEMU. No command writes: people paste
-/// without reading.
-pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
-    let uri = uri(address, export.name);
+/// The commands for an export of this length, each beside its purpose, and an option for QEMU. No
+/// command writes: people paste without reading.
+pub fn commands(address: &Address, export: &ExportSection, len_bytes: u64) -> String {
+    let uri = uri(address, export.name.get_ref());
     // QEMU's option ends at a comma. The URI has none: they are encoded.
     let access = if export.read_only { "read-only=on" } else { "discard=unmap" };
     let drive = shell_quoted(&format!("file={uri},format=raw,if=virtio,{access}"));
@@ -38,8 +30,8 @@ pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
         Address::Unix(path) => format!("-unix {}", shell_quoted(&path.to_string_lossy())),
         Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
     };
-    let name = shell_quoted(export.name);
-    let size = export.len_bytes.min(1 << 30);
+    let name = shell_quoted(export.name.get_ref());
+    let size = len_bytes.min(1 << 30);
     let mut text = String::new();
     for (purpose, command) in [
         ("what it is", format!("nbdinfo {uri}")),
@@ -62,13 +54,13 @@ pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
 }
 
 /// The export as a disk of a libvirt domain: an element for its `<devices>`.
-pub fn libvirt_disk(address: &Address, export: &Attachable<'_>) -> String {
+pub fn libvirt_disk(address: &Address, export: &ExportSection) -> String {
     let host = match address {
         Address::Unix(path) => format!("transport='unix' socket='{}'", xml_quoted(&path.to_string_lossy())),
         Address::Tcp(address) => format!("name='{}' port='{}'", address.ip(), address.port()),
     };
     // The first export answers to no name.
-    let name = match export.name {
+    let name = match export.name.get_ref().as_str() {
         "" => String::new(),
         name => format!(" name='{}'", xml_quoted(name)),
     };

@@ -38,7 +38,6 @@ use crate::environment::Environment;
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
 use crate::{output, units};
-use attach::Attachable;
 use build::Built;
 use status::Status;
 
@@ -200,12 +199,10 @@ fn banner(
     if let (Some(export), Some(len_bytes), Some(address)) =
         (config.exports.first(), lengths.first(), addresses.first())
     {
-        let name = export.name.get_ref();
-        text += &format!("\nto attach to \"{name}\":\n");
-        let export = Attachable { name, len_bytes: *len_bytes, read_only: export.read_only };
-        text += &attach::commands(address, &export);
+        text += &format!("\nto attach to \"{}\":\n", export.name.get_ref());
+        text += &attach::commands(address, export, *len_bytes);
         text += "\nas a disk of a libvirt domain, in its <devices>:\n";
-        text += &attach::libvirt_disk(address, &export);
+        text += &attach::libvirt_disk(address, export);
         text += "\nCtrl-C writes dirty pages back and ends.\n";
     }
     text

@@ -25,12 +25,12 @@ pub struct Status {
 }
 
 /// The figures of all partitions together, by name.
-struct Totals(HashMap<&'static str, u64>);
+type Totals = HashMap<&'static str, u64>;
 
 impl Status {
     /// Takes the first sample.
     pub fn new(cache: &Cache, now: Instant) -> Status {
-        Status { last: Totals::of(cache), looked: now, busy: false }
+        Status { last: totals(cache), looked: now, busy: false }
     }
 
     /// How long to sleep before the next [`Status::look`].
@@ -40,8 +40,8 @@ impl Status {
 
     /// Takes a sample. Returns the line, if there were requests since the last sample.
     pub fn look(&mut self, cache: &Cache, now: Instant) -> Option<String> {
-        let totals = Totals::of(cache);
-        let line = totals.line(&self.last, now.duration_since(self.looked));
+        let totals = totals(cache);
+        let line = line(&totals, &self.last, now.duration_since(self.looked));
         self.busy = line.is_some();
         self.last = totals;
         self.looked = now;
@@ -49,40 +49,35 @@ impl Status {
     }
 }
 
-impl Totals {
-    fn of(cache: &Cache) -> Totals {
-        let mut totals = HashMap::new();
-        for partition in cache.partitions() {
-            let stat = partition.stat();
-            for figure in FIGURES {
-                *totals.entry(figure.name).or_default() += (figure.of)(&stat);
-            }
+fn totals(cache: &Cache) -> Totals {
+    let mut totals = Totals::new();
+    for partition in cache.partitions() {
+        let stat = partition.stat();
+        for figure in FIGURES {
+            *totals.entry(figure.name).or_default() += (figure.of)(&stat);
         }
-        Totals(totals)
     }
+    totals
+}
 
-    fn figure(&self, name: &str) -> u64 {
-        self.0.get(name).copied().unwrap_or(0)
+fn line(now: &Totals, last: &Totals, elapsed: Duration) -> Option<String> {
+    let figure = |of: &Totals, name: &str| of.get(name).copied().unwrap_or(0);
+    let since = |name: &str| figure(now, name).saturating_sub(figure(last, name));
+    let requests = since("requests_read") + since("requests_write") + since("requests_sync");
+    if requests == 0 {
+        return None;
     }
-
-    fn line(&self, last: &Totals, elapsed: Duration) -> Option<String> {
-        let since = |name: &str| self.figure(name).saturating_sub(last.figure(name));
-        let requests = since("requests_read") + since("requests_write") + since("requests_sync");
-        if requests == 0 {
-            return None;
-        }
-        let seconds = elapsed.as_secs_f64().max(1e-3);
-        let (hits, misses) = (since("hits"), since("misses"));
-        Some(format!(
-            "{} req/s, hits {}, read {:.1} MB/s, write {:.1} MB/s, resident {}, dirty {}",
-            human_count(requests as f64 / seconds),
-            percent(hits, hits + misses),
-            since("read_bytes") as f64 / 1e6 / seconds,
-            since("written_bytes") as f64 / 1e6 / seconds,
-            human_bytes(self.figure("resident_bytes")),
-            human_bytes(self.figure("dirty_bytes")),
-        ))
-    }
+    let seconds = elapsed.as_secs_f64().max(1e-3);
+    let (hits, misses) = (since("hits"), since("misses"));
+    Some(format!(
+        "{} req/s, hits {}, read {:.1} MB/s, write {:.1} MB/s, resident {}, dirty {}",
+        human_count(requests as f64 / seconds),
+        percent(hits, hits + misses),
+        since("read_bytes") as f64 / 1e6 / seconds,
+        since("written_bytes") as f64 / 1e6 / seconds,
+        human_bytes(figure(now, "resident_bytes")),
+        human_bytes(figure(now, "dirty_bytes")),
+    ))
 }
 
 #[cfg(test)]
@@ -91,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_status_line_shows_rates_since_the_last_one_if_there_were_requests() {
-        let last = Totals([("requests_read", 1000), ("hits", 1000)].into());
+        let last = Totals::from([("requests_read", 1000), ("hits", 1000)]);
         let now = [
             ("requests_read", 1500),
             ("requests_sync", 100),
@@ -100,8 +95,8 @@ mod tests {
             ("read_bytes", 6_000_000),
             ("resident_bytes", 1 << 20),
         ];
-        let line = Totals(now.into()).line(&last, Duration::from_secs(3)).unwrap();
+        let line = super::line(&now.into(), &last, Duration::from_secs(3)).unwrap();
         assert_eq!(line, "200 req/s, hits 90.0 %, read 2.0 MB/s, write 0.0 MB/s, resident 1 MiB, dirty 0 B");
-        assert_eq!(last.line(&last, Duration::from_secs(3)), None);
+        assert_eq!(super::line(&last, &last, Duration::from_secs(3)), None);
     }
 }

@@ -5,7 +5,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::server::{Directory, assert_has, octavo, octavo_fails, parsed};
+use crate::server::{Directory, assert_has, octavo, octavo_fails, octavo_objects};
 
 fn bench(words: &[&str]) -> Output {
     octavo(&[&["bench"], words].concat())
@@ -18,11 +18,9 @@ fn refused(status: i32, words: &[&str]) -> String {
 
 /// The rows of a run that must succeed.
 fn rows(words: &[&str]) -> Vec<Value> {
-    let output = bench(words);
-    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{complaints}");
+    let (rows, complaints) = octavo_objects(&[&["bench"], words].concat());
     assert!(!complaints.contains('\r'), "progress for a reader that is no terminal: {complaints}");
-    parsed(&String::from_utf8(output.stdout).unwrap())
+    rows
 }
 
 fn assert_rows(rows: &[Value], suite: &str, cases: &[&str]) {

@@ -41,6 +41,15 @@ pub fn octavo_fails(words: &[&str], status: i32) -> String {
     complaint
 }
 
+/// Runs the program to its end, which must be a success; the objects that it printed as lines of
+/// JSON, and its complaints.
+pub fn octavo_objects(words: &[&str]) -> (Vec<Value>, String) {
+    let output = octavo(words);
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words:?}: {complaints}");
+    (parsed(&String::from_utf8(output.stdout).unwrap()), complaints)
+}
+
 /// The objects in lines of JSON.
 pub fn parsed(lines: &str) -> Vec<Value> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -6,14 +6,15 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::server::{Directory, assert_has, octavo, octavo_fails, octavo_succeeds, parsed, program, signal};
+use crate::server::{
+    Directory, assert_has, octavo_fails, octavo_objects, octavo_succeeds, parsed, program, signal,
+};
 
-/// The lines of JSON of a run that must succeed.
+/// The lines of JSON of a run that must succeed without complaints.
 fn objects(words: &[&str]) -> Vec<Value> {
-    let output = octavo(words);
-    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && complaints.is_empty(), "{complaints}");
-    parsed(&String::from_utf8(output.stdout).unwrap())
+    let (objects, complaints) = octavo_objects(words);
+    assert!(complaints.is_empty(), "{complaints}");
+    objects
 }
 
 /// A loop of `pages` pages, `rounds` times.
