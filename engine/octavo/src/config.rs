@@ -103,39 +103,31 @@ impl CacheConfig {
     /// # Errors
     /// [`Error::Config`], with a sentence that names the value and the range allowed.
     pub fn validate(&self) -> Result<(), Error> {
-        let wrong = |message: String| Err(Error::Config(message));
-        if !self.page_bytes.is_power_of_two() || !(4096..=PAGE_BYTES_MAX as u32).contains(&self.page_bytes) {
-            return wrong(format!(
-                "page_bytes is {}: a power of two from 4096 to 65536 is needed",
-                self.page_bytes
-            ));
-        }
-        let set_bytes = self.page_bytes as u64 * WAYS as u64;
-        if !self.segment_bytes.is_power_of_two()
-            || self.segment_bytes < set_bytes
-            || self.segment_bytes > set_bytes << 6
-        {
-            return wrong(format!(
-                "segment_bytes is {}: a power of two from {} (one set) to {} is needed",
-                self.segment_bytes,
-                set_bytes,
-                set_bytes << 6
-            ));
-        }
-        if self.memory_max_bytes > 1 << 46 {
-            return wrong(format!(
-                "memory_max_bytes is {}: at most 70368744177664 (64 TiB) is possible",
-                self.memory_max_bytes
-            ));
-        }
-        if let Some(buffers) = self.buffers_max_bytes
-            && buffers > self.memory_max_bytes
-        {
-            return wrong(format!(
-                "buffers_max_bytes is {buffers}: at most memory_max_bytes, {}, is possible",
-                self.memory_max_bytes
-            ));
-        }
+        let need = |is_met: bool, message: String| is_met.then_some(()).ok_or(Error::Config(message));
+        let CacheConfig { page_bytes, segment_bytes, memory_max_bytes, .. } = *self;
+        need(
+            page_bytes.is_power_of_two() && (4096..=PAGE_BYTES_MAX as u32).contains(&page_bytes),
+            format!("page_bytes is {page_bytes}: a power of two from 4096 to 65536 is needed"),
+        )?;
+        let least = u64::from(page_bytes) * WAYS as u64;
+        let most = least << 6;
+        need(
+            segment_bytes.is_power_of_two() && (least..=most).contains(&segment_bytes),
+            format!(
+                "segment_bytes is {segment_bytes}: a power of two from {least} (one set) to {most} is needed"
+            ),
+        )?;
+        need(
+            memory_max_bytes <= 1 << 46,
+            format!("memory_max_bytes is {memory_max_bytes}: at most 70368744177664 (64 TiB) is possible"),
+        )?;
+        let buffers = self.buffers_max_bytes.unwrap_or(0);
+        need(
+            buffers <= memory_max_bytes,
+            format!(
+                "buffers_max_bytes is {buffers}: at most memory_max_bytes, {memory_max_bytes}, is possible"
+            ),
+        )?;
         self.replication.check().map_err(Error::Config)?;
         self.topology.check().map_err(Error::Config)
     }

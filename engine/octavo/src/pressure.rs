@@ -282,46 +282,35 @@ mod tests {
     #[test]
     fn the_tightest_bound_counts_whichever_version_sets_it() {
         let psi = ("proc/pressure/memory", "some avg10=2.50 avg60=0.00 total=1\nfull avg10=9.00 total=0\n");
-        let machine = root("machine", &[MEMINFO, psi]);
-        let expected = Sample {
-            stalled_percent: Some(2.5),
-            available_bytes: Some(400 << 10),
-            bound_bytes: Some(1000 << 10),
-        };
-        assert_eq!(Linux::new(&machine).sample(), expected);
-        let second = root(
-            "v2",
-            &[
-                MEMINFO,
-                psi,
-                ("proc/self/cgroup", "0::/a/b\n"),
-                ("sys/fs/cgroup/a/b/memory.max", "max\n"),
-                ("sys/fs/cgroup/a/memory.max", "300000\n"),
-                ("sys/fs/cgroup/a/memory.current", "250000\n"),
-                ("sys/fs/cgroup/a/memory.stat", "anon 7\ninactive_file 1000\n"),
-                ("sys/fs/cgroup/a/memory.pressure", "some avg10=31.00 avg60=0 total=1\n"),
-            ],
-        );
-        let expected =
-            Sample { stalled_percent: Some(31.0), available_bytes: Some(51_000), bound_bytes: Some(300_000) };
-        assert_eq!(Linux::new(&second).sample(), expected);
-        let first = root(
-            "v1",
-            &[
-                MEMINFO,
-                ("proc/self/cgroup", "5:cpu:/\n4:memory,hugetlb:/x\n"),
-                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
-                ("sys/fs/cgroup/memory/memory.usage_in_bytes", "500\n"),
-                ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "200000\n"),
-                ("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "150000\n"),
-            ],
-        );
-        let expected =
-            Sample { stalled_percent: None, available_bytes: Some(50_000), bound_bytes: Some(200_000) };
-        assert_eq!(Linux::new(&first).sample(), expected);
-        let none = root("none", &[("x", "")]);
-        assert_eq!(Linux::new(&none).sample(), Sample::default());
-        [machine, second, first, none].iter().for_each(|root| std::fs::remove_dir_all(root).unwrap());
+        let second = [
+            MEMINFO,
+            psi,
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("sys/fs/cgroup/a/memory.max", "300000\n"),
+            ("sys/fs/cgroup/a/memory.current", "250000\n"),
+            ("sys/fs/cgroup/a/memory.stat", "anon 7\ninactive_file 1000\n"),
+            ("sys/fs/cgroup/a/memory.pressure", "some avg10=31.00 avg60=0 total=1\n"),
+        ];
+        let first = [
+            MEMINFO,
+            ("proc/self/cgroup", "5:cpu:/\n4:memory,hugetlb:/x\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "500\n"),
+            ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "200000\n"),
+            ("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "150000\n"),
+        ];
+        for (name, files, stalled_percent, available_bytes, bound_bytes) in [
+            ("machine", &[MEMINFO, psi][..], Some(2.5), Some(400 << 10), Some(1000 << 10)),
+            ("v2", &second, Some(31.0), Some(51_000), Some(300_000)),
+            ("v1", &first, None, Some(50_000), Some(200_000)),
+            ("none", &[("x", "")], None, None, None),
+        ] {
+            let root = root(name, files);
+            let expected = Sample { stalled_percent, available_bytes, bound_bytes };
+            assert_eq!(Linux::new(&root).sample(), expected, "{name}");
+            std::fs::remove_dir_all(&root).unwrap();
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Not here: limits of partitions and groups (`limits.rs`), the work of the threads (`control`).
 
 use std::sync::PoisonError;
+use std::thread::JoinHandle;
 
 use super::queue::Queue;
 use crate::config::{CacheConfig, Limits, PartitionConfig};
@@ -55,8 +56,8 @@ pub struct Cache(Arc<CacheInner>);
 
 pub(crate) struct CacheInner {
     core: Arc<Core>,
-    cleaner: Mutex<Option<std::thread::JoinHandle<()>>>,
-    reaper: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// The cleaner and the reaper.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     workers: Mutex<Workers>,
 }
 
@@ -79,28 +80,15 @@ impl Cache {
         let background = config.background && !cfg!(shuttle);
         let core = Core::new(Shared::new(config)?)?;
         let workers = Workers::start(core.crew())?;
-        let inner = CacheInner {
-            core: core.clone(),
-            cleaner: Mutex::new(None),
-            reaper: Mutex::new(None),
-            workers: Mutex::new(workers),
-        };
-        let cache = Cache(Arc::new(inner));
+        let (threads, workers) = (Mutex::default(), Mutex::new(workers));
+        let cache = Cache(Arc::new(CacheInner { core: core.clone(), threads, workers }));
         if background {
             let core = core.clone();
             let cleaner = Cleaner::new(Lane::new(core.crew(), "an I/O ring for the cleaner")?);
-            let started = std::thread::Builder::new()
-                .name("octavo-cleaner".into())
-                .spawn(move || cleaner.run(&core))
-                .map_err(|e| Error::Config(format!("cannot start the cleaner: {e}")))?;
-            *lock(&cache.0.cleaner) = Some(started);
+            cache.0.start("cleaner", move || cleaner.run(&core))?;
         }
         if core.shared.reaps() {
-            let started = std::thread::Builder::new()
-                .name("octavo-reaper".into())
-                .spawn(move || control::reaper_thread(&core))
-                .map_err(|e| Error::Config(format!("cannot start the reaper: {e}")))?;
-            *lock(&cache.0.reaper) = Some(started);
+            cache.0.start("reaper", move || control::reaper_thread(&core))?;
         }
         Ok(cache)
     }
@@ -217,11 +205,10 @@ impl Cache {
     /// Runs one period of the reaper on the calling thread, whether or not the cache has a reaper
     /// thread.
     pub fn balance(&self) {
-        if self.core().shared.is_forked() {
-            return;
-        }
-        control::drain_monitors(self.core());
-        control::period(self.core(), true);
+        self.core().shared.unless_forked(|| {
+            control::drain_monitors(self.core());
+            control::period(self.core(), true);
+        });
     }
 
     /// Reports that processes are waiting for memory. Call it on events that arrive before
@@ -229,18 +216,15 @@ impl Cache {
     /// samples the system's memory immediately. A sample that shows neither enough memory nor a
     /// shortage then counts as a shortage. Without `pressure` the report is ignored.
     pub fn memory_is_short(&self) {
-        if !self.core().shared.is_forked() {
-            self.core().ledger.alarm.tell_short();
-        }
+        self.core().shared.unless_forked(|| self.core().ledger.alarm.tell_short());
     }
 
     /// Returns the reaper's statistics.
     pub fn reaper_stat(&self) -> ReaperStat {
-        if self.core().shared.is_forked() {
-            return ReaperStat::default();
-        }
-        let held_up = self.partitions().iter().filter(|partition| partition.is_held_up()).count() as u64;
-        ReaperStat { held_up, ..self.core().ledger.stat() }
+        self.core().shared.unless_forked(|| {
+            let held_up = self.partitions().iter().filter(|partition| partition.is_held_up()).count() as u64;
+            ReaperStat { held_up, ..self.core().ledger.stat() }
+        })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -352,6 +336,14 @@ impl Cache {
 }
 
 impl CacheInner {
+    /// Starts a thread of the cache, which ends when the cache is dropped.
+    fn start(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let started = std::thread::Builder::new().name(format!("octavo-{name}")).spawn(run);
+        let started = started.map_err(|e| Error::Config(format!("cannot start the {name}: {e}")))?;
+        lock(&self.threads).push(started);
+        Ok(())
+    }
+
     /// Leaks everything in a child of `fork`: waits for no thread, takes no lock and touches no
     /// ring. The kernel frees the memory when the process exits.
     #[cold]
@@ -360,8 +352,7 @@ impl CacheInner {
             mutex.get_mut().unwrap_or_else(PoisonError::into_inner)
         }
         own(&mut self.workers).leave_to_the_parent();
-        std::mem::forget(own(&mut self.cleaner).take());
-        std::mem::forget(own(&mut self.reaper).take());
+        std::mem::forget(std::mem::take(own(&mut self.threads)));
         std::mem::forget(self.core.clone());
     }
 }
@@ -376,7 +367,7 @@ impl Drop for CacheInner {
         core.shared.bell.close(&core.shared.closed);
         core.ledger.alarm.end();
         lock(&self.workers).stop(core.crew());
-        for thread in [lock(&self.cleaner).take(), lock(&self.reaper).take()].into_iter().flatten() {
+        for thread in lock(&self.threads).drain(..) {
             // A panicking thread has reported its panic itself.
             let _ = thread.join();
         }

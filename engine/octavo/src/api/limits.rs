@@ -12,10 +12,7 @@ use crate::sync::lock;
 impl Cache {
     /// Returns the groups that have limits of their own, in the order of their names.
     pub fn groups(&self) -> Vec<(String, Limits)> {
-        if self.core().shared.is_forked() {
-            return Vec::new();
-        }
-        self.core().ledger.groups().into_iter().collect()
+        self.core().shared.unless_forked(|| self.core().ledger.groups().into_iter().collect())
     }
 
     /// Sets the limits of the group `name`. A group consists of all present and future partitions
@@ -65,9 +62,8 @@ impl Cache {
             |partition: &Partition| control::groups_of(partition.name()).any(|group| group == name);
         let inside = self.partitions().into_iter().filter(is_inside);
         let charged: u64 = inside.map(|partition| partition.stat().charged_bytes).sum();
-        let partitions: Vec<String> = held_up.iter().map(|partition| partition.name().to_owned()).collect();
-        let bytes = if partitions.is_empty() { 0 } else { charged.saturating_sub(limits.max_bytes) };
-        Ok(Owed { bytes, partitions })
+        let bytes = if held_up.is_empty() { 0 } else { charged.saturating_sub(limits.max_bytes) };
+        Ok(Owed::by(&held_up, bytes))
     }
 
     fn store_group_limits(&self, name: &str, limits: Limits) -> Result<(), Error> {
@@ -207,27 +203,20 @@ impl Cache {
         } else {
             Ok(())
         };
-        match resized {
-            Ok(()) => Ok(Owed::default()),
-            Err(Stop::Failed(error)) => Err(error),
-            Err(Stop::HeldUp) => Ok(Owed {
-                bytes: partition.inner.beyond(&limits),
-                partitions: vec![partition.name().to_owned()],
-            }),
-        }
+        Ok(match Stop::is_complete(resized)? {
+            true => Owed::default(),
+            false => Owed::by(std::slice::from_ref(partition), partition.inner.beyond(&limits)),
+        })
     }
 
     /// Continues resizes that stopped because stores did not answer. Returns the memory that is
     /// still owed. A cache with a reaper needs no call: the reaper does the same in every period.
     pub fn settle(&self) -> Owed {
-        if self.core().shared.is_forked() {
-            return Owed::default();
-        }
-        let planning = lock(&self.core().ledger.planning);
-        let held_up = control::continue_resizes(self.core(), planning.turn(self.core().crew()));
-        Owed {
-            bytes: held_up.iter().map(|partition| partition.inner.beyond(&partition.limits())).sum(),
-            partitions: held_up.iter().map(|partition| partition.name().to_owned()).collect(),
-        }
+        self.core().shared.unless_forked(|| {
+            let planning = lock(&self.core().ledger.planning);
+            let held_up = control::continue_resizes(self.core(), planning.turn(self.core().crew()));
+            let beyond = held_up.iter().map(|partition| partition.inner.beyond(&partition.limits())).sum();
+            Owed::by(&held_up, beyond)
+        })
     }
 }

@@ -199,12 +199,11 @@ impl Partition {
     /// 40 % of the frames. At the limit, a write that would make another page dirty goes to the
     /// store first.
     pub fn set_dirty_max(&self, bytes: Option<u64>) {
-        if self.inner.shared.is_forked() {
-            return;
-        }
-        *lock(&self.inner.dirty_max_bytes) = bytes;
-        self.inner.set_dirty_max();
-        self.inner.tell_cleaner(true);
+        self.inner.shared.unless_forked(|| {
+            *lock(&self.inner.dirty_max_bytes) = bytes;
+            self.inner.set_dirty_max();
+            self.inner.tell_cleaner(true);
+        });
     }
 
     /// Switches to another eviction policy. Pages stay resident, and the new policy starts with the
@@ -245,11 +244,7 @@ impl Partition {
             self.finish_moves(resizing, turn)?;
             Ok(self.follow(resizing, policy)?)
         });
-        match done {
-            Ok(()) => Ok(true),
-            Err(Stop::HeldUp) => Ok(false),
-            Err(Stop::Failed(error)) => Err(error),
-        }
+        Stop::is_complete(done)
     }
 
     /// Shrinks the partition by about `bytes` and gives the memory back to the system. Returns the
@@ -290,16 +285,13 @@ impl Partition {
         let before = lock(&self.inner.costs).charged_bytes();
         let segments = self.inner.segments_without(bytes);
         let left = u64::from(self.inner.table.live_segments() - segments) * self.inner.segment_bytes();
-        let stopped = self.shrink_in_turn(segments, planning.turn(self.core.crew()));
+        let is_complete = Stop::is_complete(self.shrink_in_turn(segments, planning.turn(self.core.crew())))?;
         let reclaimed_bytes = before.saturating_sub(lock(&self.inner.costs).charged_bytes());
-        match stopped {
-            Ok(()) => Ok((reclaimed_bytes, Owed::default())),
-            Err(Stop::Failed(error)) => Err(error),
-            Err(Stop::HeldUp) => {
-                let partitions = vec![self.name().to_owned()];
-                Ok((reclaimed_bytes, Owed { bytes: left.saturating_sub(reclaimed_bytes), partitions }))
-            }
-        }
+        let owed = match is_complete {
+            true => Owed::default(),
+            false => Owed::by(std::slice::from_ref(self), left.saturating_sub(reclaimed_bytes)),
+        };
+        Ok((reclaimed_bytes, owed))
     }
 
     /// Writes all dirty pages and then evicts all clean pages. The partition keeps its memory.
@@ -341,11 +333,10 @@ impl Partition {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn miss_curve(&self) -> Option<octavo_table::MissCurve> {
-        if self.inner.shared.is_forked() {
-            return None;
-        }
-        self.inner.table.drain_monitor();
-        self.inner.table.miss_curve()
+        self.inner.shared.unless_forked(|| {
+            self.inner.table.drain_monitor();
+            self.inner.table.miss_curve()
+        })
     }
 
     /// Returns the bytes of memory in which the policy and the miss-curve monitor learn about the

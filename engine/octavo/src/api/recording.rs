@@ -165,22 +165,19 @@ impl Partition {
     /// Ends the recording, if there is one. Events written so far can still be taken.
     pub fn stop_recording(&self) {
         let inner = &self.inner;
-        if inner.shared.is_forked() {
-            return;
-        }
-        if let Some(tape) = lock(&inner.recorder.tape).as_mut().filter(|tape| tape.end.is_none()) {
-            inner.end_recording(tape, RecordingEnd::Stopped);
-            inner.end_block(tape);
-        }
-        inner.recorder.something.notify_all();
+        inner.shared.unless_forked(|| {
+            if let Some(tape) = lock(&inner.recorder.tape).as_mut().filter(|tape| tape.end.is_none()) {
+                inner.end_recording(tape, RecordingEnd::Stopped);
+                inner.end_block(tape);
+            }
+            inner.recorder.something.notify_all();
+        });
     }
 
     /// Returns the progress of the recording, or `None` if there is none.
     pub fn recording_stat(&self) -> Option<RecordingStat> {
-        if self.inner.shared.is_forked() {
-            return None;
-        }
-        lock(&self.inner.recorder.tape).as_ref().map(|tape| tape.stat)
+        let tape = &self.inner.recorder.tape;
+        self.inner.shared.unless_forked(|| lock(tape).as_ref().map(|tape| tape.stat))
     }
 }
 
@@ -365,11 +362,11 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if self.partition.inner.shared.is_forked() {
-            return;
-        }
-        self.partition.stop_recording();
-        *lock(&self.partition.inner.recorder.tape) = None;
+        let inner = &self.partition.inner;
+        inner.shared.unless_forked(|| {
+            self.partition.stop_recording();
+            *lock(&inner.recorder.tape) = None;
+        });
     }
 }
 

@@ -41,11 +41,8 @@ impl Core {
 
     /// Returns the partitions, in the order of creation. Empty in a child of `fork`.
     pub fn partitions(self: &Arc<Self>) -> Vec<Partition> {
-        if self.shared.is_forked() {
-            return Vec::new();
-        }
         let handle = |inner: &Arc<PartitionInner>| Partition { inner: inner.clone(), core: self.clone() };
-        lock(&self.partitions).iter().map(handle).collect()
+        self.shared.unless_forked(|| lock(&self.partitions).iter().map(handle).collect())
     }
 
     /// Adds a new partition and returns its handle.
@@ -74,10 +71,7 @@ impl Partition {
 
     /// Returns the open objects, in the order of opening. Empty in a child of `fork`.
     pub fn objects(&self) -> Vec<Object> {
-        if self.core.shared.is_forked() {
-            return Vec::new();
-        }
         let handle = |inner| Object { inner, lanes: self.core.lanes.clone() };
-        self.inner.open_objects().into_iter().map(handle).collect()
+        self.core.shared.unless_forked(|| self.inner.open_objects().into_iter().map(handle).collect())
     }
 }

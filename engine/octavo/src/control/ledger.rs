@@ -10,7 +10,7 @@ use octavo_share::Limits;
 use super::alarm::Alarm;
 use super::turn::Planning;
 use crate::pressure::Total;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, Mutex, lock};
 
 /// The reaper's state between two periods.
 pub(crate) struct Ledger {
@@ -24,8 +24,8 @@ pub(crate) struct Ledger {
     pub planning: Mutex<Planning>,
     /// Sampled accesses that the monitors have processed since their counts last decayed.
     pub(super) shown: AtomicU64,
-    pub(super) moved_bytes: AtomicU64,
-    pub(super) periods: AtomicU64,
+    /// The counts of periods and of bytes moved; the other figures are those of the moment.
+    pub(super) counts: Mutex<ReaperStat>,
 }
 
 /// Statistics of the reaper.
@@ -51,19 +51,12 @@ impl Ledger {
             alarm: Alarm::new()?,
             planning: Mutex::new(Planning::default()),
             shown: AtomicU64::new(0),
-            moved_bytes: AtomicU64::new(0),
-            periods: AtomicU64::new(0),
+            counts: Mutex::default(),
         })
     }
 
     pub fn stat(&self) -> ReaperStat {
-        // Relaxed: statistics.
-        ReaperStat {
-            periods: self.periods.load(Ordering::Relaxed),
-            moved_bytes: self.moved_bytes.load(Ordering::Relaxed),
-            allowed_bytes: lock(&self.total).bytes,
-            held_up: 0,
-        }
+        ReaperStat { allowed_bytes: lock(&self.total).bytes, ..*lock(&self.counts) }
     }
 
     pub fn groups(&self) -> BTreeMap<String, Limits> {

@@ -129,9 +129,9 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
             log::debug!("partition {}: cannot move mains home: {error}", partition.name());
         }
     }
-    // Relaxed: statistics.
-    reaper.moved_bytes.fetch_add(moved, Ordering::Relaxed);
-    reaper.periods.fetch_add(1, Ordering::Relaxed);
+    let mut counts = lock(&reaper.counts);
+    counts.moved_bytes += moved;
+    counts.periods += 1;
     yields
 }
 

@@ -33,6 +33,12 @@ pub struct Owed {
 }
 
 impl Owed {
+    /// What partitions still have to free that stores hold up: `bytes` together.
+    pub(crate) fn by(held_up: &[Partition], bytes: u64) -> Owed {
+        let partitions = held_up.iter().map(|partition| partition.name().to_owned()).collect();
+        Owed { bytes, partitions }
+    }
+
     /// Returns whether nothing is outstanding.
     pub fn is_nothing(&self) -> bool {
         self.partitions.is_empty()
@@ -93,10 +99,9 @@ impl Partition {
         loop {
             {
                 let planning = lock(&self.core.ledger.planning);
-                match self.shrink_in_turn(segments(), planning.turn(self.core.crew())) {
-                    Err(Stop::HeldUp) => {}
-                    Err(Stop::Failed(error)) => return Err(error),
-                    Ok(()) => return Ok(()),
+                let shrunk = self.shrink_in_turn(segments(), planning.turn(self.core.crew()));
+                if Stop::is_complete(shrunk)? {
+                    return Ok(());
                 }
             }
             self.catch_up()?;

@@ -42,6 +42,15 @@ impl From<Error> for Stop {
 }
 
 impl Stop {
+    /// Whether a resize in a turn is complete. If not, a store holds it up.
+    pub fn is_complete(resized: Result<(), Stop>) -> Result<bool, Error> {
+        match resized {
+            Ok(()) => Ok(true),
+            Err(Stop::HeldUp) => Ok(false),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
     /// Returns the error of a resize that did not run in a turn.
     pub fn into_error(self) -> Error {
         match self {

@@ -125,14 +125,6 @@ impl Allowed {
         };
         Allowed { cpus: list("Cpus_allowed_list:"), nodes: list("Mems_allowed_list:") }
     }
-
-    fn cpu(&self, cpu: u32) -> bool {
-        self.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu))
-    }
-
-    fn node(&self, node: u32) -> bool {
-        self.nodes.as_ref().is_none_or(|nodes| nodes.contains(&node))
-    }
 }
 
 impl Topology {
@@ -160,6 +152,7 @@ impl Topology {
             std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
         };
         let parse = |path: &Path| numbers(&read(path)?).map_err(|why| format!("{}: {why}", path.display()));
+        let is_in = |list: &Option<Vec<u32>>, number| list.as_ref().is_none_or(|all| all.contains(&number));
         let online = parse(&root.join("online"))?;
         let mut nodes = Vec::new();
         for number in &online {
@@ -169,11 +162,12 @@ impl Topology {
             let distances: Vec<u32> = distances.split_whitespace().filter_map(|n| n.parse().ok()).collect();
             // A node whose memory is unknown is kept.
             let memory_bytes = read(&folder.join("meminfo")).ok().map_or(u64::MAX, |text| total_bytes(&text));
-            let cpus = cpus.into_iter().filter(|cpu| allowed.cpu(*cpu)).collect();
+            let cpus = cpus.into_iter().filter(|cpu| is_in(&allowed.cpus, *cpu)).collect();
             nodes.push(Node { number: *number, cpus, memory_bytes, distances });
         }
         // 1. Keep the nodes that can hold pages for processors of ours.
-        let holds = |node: &Node| !node.cpus.is_empty() && node.memory_bytes > 0 && allowed.node(node.number);
+        let may_hold = |node: &Node| node.memory_bytes > 0 && is_in(&allowed.nodes, node.number);
+        let holds = |node: &Node| !node.cpus.is_empty() && may_hold(node);
         let kept: Vec<usize> = (0..nodes.len()).filter(|at| holds(&nodes[*at])).take(NODES_MAX).collect();
         let Some(first) = kept.first() else {
             return Err("no node has both memory and processors for this process".into());

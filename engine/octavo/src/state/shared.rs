@@ -80,6 +80,11 @@ impl Shared {
         if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
+    /// Does what `act` does. In a child of `fork` does nothing, and returns nothing.
+    pub fn unless_forked<T: Default>(&self, act: impl FnOnce() -> T) -> T {
+        if self.is_forked() { T::default() } else { act() }
+    }
+
     pub fn ring(&self) -> Result<Ring, Error> {
         new_ring(&self.config)
     }

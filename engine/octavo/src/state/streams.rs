@@ -44,15 +44,10 @@ const JUDGED_PAGES: u64 = 256;
 
 /// The streams of an object's reads.
 pub(crate) struct Streams {
-    /// The `Advice` in force: NORMAL, SEQUENTIAL, RANDOM or ONCE.
+    /// The number of the `Advice` in force, which is about all later reads.
     mode: AtomicU32,
     known: Mutex<Known>,
 }
-
-const NORMAL: u32 = 0;
-const SEQUENTIAL: u32 = 1;
-const RANDOM: u32 = 2;
-const ONCE: u32 = 3;
 
 #[derive(Default)]
 struct Known {
@@ -87,33 +82,31 @@ pub(crate) struct Ahead {
 
 impl Streams {
     pub fn new() -> Streams {
-        Streams { mode: AtomicU32::new(NORMAL), known: Mutex::new(Known::default()) }
+        Streams { mode: AtomicU32::new(Advice::Normal as u32), known: Mutex::new(Known::default()) }
     }
 
     /// Applies advice to all later reads.
     pub fn advise(&self, advice: Advice) {
-        let mode = match advice {
-            Advice::Normal => NORMAL,
-            Advice::Sequential => SEQUENTIAL,
-            Advice::Random => RANDOM,
-            Advice::NoReuse => ONCE,
-            Advice::WillNeed | Advice::DontNeed => return,
-        };
-        // Relaxed: a hint.
-        self.mode.store(mode, Ordering::Relaxed);
+        if !matches!(advice, Advice::WillNeed | Advice::DontNeed) {
+            // Relaxed: a hint.
+            self.mode.store(advice as u32, Ordering::Relaxed);
+        }
+    }
+
+    fn is_advised(&self, advice: Advice) -> bool {
+        self.mode.load(Ordering::Relaxed) == advice as u32
     }
 
     /// Whether each page is expected to be read once.
     pub fn is_once(&self) -> bool {
-        self.mode.load(Ordering::Relaxed) == ONCE
+        self.is_advised(Advice::NoReuse)
     }
 
     /// Notes that a read of `pages` missed. Returns the pages to read ahead, at most `most()`,
     /// which is called only if there is a stream.
     pub fn missed(&self, pages: Range<PageIndex>, most: impl FnOnce() -> u32) -> Option<Ahead> {
         let Range { start: first, end } = pages;
-        let mode = self.mode.load(Ordering::Relaxed);
-        if mode == RANDOM {
+        if self.is_advised(Advice::Random) {
             return None;
         }
         let known = &mut *lock(&self.known);
@@ -133,7 +126,7 @@ impl Streams {
             let oldest = (0..STREAMS).min_by_key(|at| known.streams[*at].used).expect("there are some");
             known.streams[oldest] = Stream { first, end, used: clock, ..Stream::default() };
             let stream = &mut known.streams[oldest];
-            return (mode == SEQUENTIAL).then(|| stream.go_on(1, end, most())).flatten();
+            return self.is_advised(Advice::Sequential).then(|| stream.go_on(1, end, most())).flatten();
         };
         let stream = &mut known.streams[at];
         let stride = if stream.confirmed > 0 { stream.stride } else { stream.follows(first).unwrap_or(0) };
@@ -266,18 +259,10 @@ mod tests {
         for stride in [7i64, -13, 512] {
             let streams = Streams::new();
             let at = |number: i64| 100_000u64.wrapping_add_signed(stride * number);
-            assert_eq!(missed(&streams, at(0)..at(0) + 1, 64), None);
-            assert_eq!(missed(&streams, at(1)..at(1) + 1, 64), None);
-            assert_eq!(
-                pages(missed(&streams, at(2)..at(2) + 1, 64)),
-                (3..7).map(at).collect::<Vec<_>>(),
-                "{stride}"
-            );
-            assert_eq!(
-                pages(missed(&streams, at(7)..at(7) + 1, 64)),
-                (8..16).map(at).collect::<Vec<_>>(),
-                "{stride}"
-            );
+            let missed = |number: i64| missed(&streams, at(number)..at(number) + 1, 64);
+            assert_eq!((missed(0), missed(1)), (None, None), "{stride}");
+            assert_eq!(pages(missed(2)), (3..7).map(at).collect::<Vec<_>>(), "{stride}");
+            assert_eq!(pages(missed(7)), (8..16).map(at).collect::<Vec<_>>(), "{stride}");
         }
     }
 
