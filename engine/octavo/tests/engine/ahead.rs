@@ -1,6 +1,6 @@
 //! Read-ahead and advice: their effect on hits, on other pages, and on the bytes that reads return.
 
-use crate::fixture::{PAGE, bytes_at, complete_all, open, read_request, scene, scratch, small};
+use crate::fixture::{PAGE, Scratch, bytes_at, complete_all, open, read_request, scene, small};
 use octavo::disk::{SimDisk, SimOptions, Store};
 use octavo::{Advice, Cache, CacheConfig, Object, Op, Partition, PartitionConfig, PolicyName};
 use octavo_random::Random;
@@ -143,10 +143,9 @@ fn on_a_disk_that_reorders_all_bytes_are_right_and_a_dropped_queue_leaves_no_pag
 
 #[test]
 fn a_thread_that_ends_leaves_its_read_ahead_to_others() {
-    let path = scratch("ahead");
     let bytes: Vec<u8> = (0..4000u64).flat_map(|page| page.to_le_bytes().repeat(512)).collect();
-    std::fs::write(&path, bytes).unwrap();
-    let (_cache, partition, object) = rig(PolicyName::Lru, open(&path));
+    let file = Scratch::of("ahead", &bytes);
+    let (_cache, partition, object) = rig(PolicyName::Lru, open(&file.0));
     for thread in 0..20u64 {
         std::thread::scope(|scope| {
             scope.spawn(|| (0..40).for_each(|page| read(&object, thread * 200 + page)));
@@ -156,5 +155,4 @@ fn a_thread_that_ends_leaves_its_read_ahead_to_others() {
     }
     object.close().unwrap();
     assert_eq!(partition.stat().resident_bytes, 0);
-    std::fs::remove_file(path).unwrap();
 }

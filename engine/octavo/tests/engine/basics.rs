@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fixture::{
-    bytes_at, complete_all, disk, open, read_request, request, scene, scratch, sized, small, write_request,
+    Scratch, bytes_at, complete_all, disk, open, read_request, request, scene, sized, small, write_request,
 };
 use octavo::disk::Store;
 use octavo::{Advice, CacheConfig, CacheMode, Op, PartitionConfig, PolicyName};
@@ -18,10 +18,8 @@ fn each_store(test: impl Fn(Store)) {
     test(disk(0).store("simulated", 1 << 20));
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let path = scratch(&format!("basics-{number}"));
-    std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
-    test(open(&path));
-    std::fs::remove_file(path).unwrap();
+    let file = Scratch::new(&format!("basics-{number}"), 1 << 20);
+    test(open(&file.0));
 }
 
 fn each_mode(test: impl Fn(octavo::Cache, octavo::Partition, octavo::Object)) {

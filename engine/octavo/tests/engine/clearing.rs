@@ -2,7 +2,7 @@
 //! refuses, and which calls wait for them.
 
 use crate::fixture::{
-    PAGE, SET_BYTES, bytes_at, disk, open, read_request, request, scene, scratch, sized, small, succeed_all,
+    PAGE, SET_BYTES, Scratch, bytes_at, disk, open, read_request, request, scene, sized, small, succeed_all,
 };
 use crate::watchdog::Watchdog;
 use octavo::disk::{Engine, SimDisk, SimFaults, Store};
@@ -191,12 +191,11 @@ fn an_object_that_grows_during_a_clearing_loses_nothing_behind_its_old_end() {
 fn both_engines_clear_ranges_of_files() {
     for engine in [Engine::Auto, Engine::Blocking] {
         for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
-            let path = scratch("cleared");
             let content: Vec<u8> = (0..LEN as usize + 700).map(|at| (at % 251) as u8).collect();
-            std::fs::write(&path, &content).unwrap();
+            let file = Scratch::of("cleared", &content);
             let config =
                 CacheConfig { engine, segment_bytes: SET_BYTES, background: false, ..CacheConfig::default() };
-            let (cache, object) = on(config, mode, open(&path));
+            let (cache, object) = on(config, mode, open(&file.0));
             object.write_at(0, &content).unwrap();
             let mut queue = cache.queue().unwrap();
             let (a, b) = (Op::Discard { offset: 5000, len: 50_000, durable: true }, 60 * PAGE);
@@ -208,8 +207,7 @@ fn both_engines_clear_ranges_of_files() {
             expected[b as usize..].fill(0);
             assert!(bytes_at(&object, 0, LEN + 700) == expected, "{engine:?} {mode:?}");
             object.close().unwrap();
-            assert!(std::fs::read(&path).unwrap() == expected, "{engine:?} {mode:?}");
-            std::fs::remove_file(&path).unwrap();
+            assert!(std::fs::read(&file.0).unwrap() == expected, "{engine:?} {mode:?}");
         }
     }
 }

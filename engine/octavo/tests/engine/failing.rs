@@ -2,7 +2,7 @@
 //! how long an object is after a failed change of length, and how a failed plain read ends.
 
 use crate::fixture::{
-    bytes_at, complete_all, disk, open, request, scene, scratch, sized, small, until, write_request,
+    Scratch, bytes_at, complete_all, disk, open, request, scene, sized, small, until, write_request,
     written_back,
 };
 use crate::watchdog::Watchdog;
@@ -245,16 +245,15 @@ impl Drop for Loop {
 #[test]
 fn a_failed_plain_read_returns_the_error_frees_its_slots_and_wakes_waiting_threads() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "a device that fails");
-    let path = scratch("failing");
-    std::fs::write(&path, vec![4; LEN]).unwrap();
-    let device = match Loop::new(&path) {
+    let file = Scratch::of("failing", &[4; LEN]);
+    let device = match Loop::new(&file.0) {
         Ok(device) => device,
         Err(error) => return eprintln!("skipped: no loop device: {error}"),
     };
     let (_cache, partition, object) = on(CacheMode::Writethrough, open(&device.0));
     object.read_at(0, &mut [0; PAGE]).unwrap();
     // The second half of the device fails.
-    std::fs::File::options().write(true).open(&path).unwrap().set_len(LEN as u64 / 2).unwrap();
+    std::fs::File::options().write(true).open(&file.0).unwrap().set_len(LEN as u64 / 2).unwrap();
     let read = |page: usize, pages: usize| {
         let mut bytes = vec![0; pages * PAGE];
         object.read_at((page * PAGE) as u64, &mut bytes).map(|()| bytes)
@@ -275,7 +274,6 @@ fn a_failed_plain_read_returns_the_error_frees_its_slots_and_wakes_waiting_threa
     assert_eq!(partition.stat().resident_bytes, resident + 4 * PAGE as u64);
     assert!(read(4, 4).unwrap() == [4; 4 * PAGE]);
     // The device works again.
-    std::fs::write(&path, vec![4; LEN]).unwrap();
+    std::fs::write(&file.0, [4; LEN]).unwrap();
     assert!(read(8, 8).unwrap() == [4; 8 * PAGE]);
-    std::fs::remove_file(&path).unwrap();
 }

@@ -43,9 +43,29 @@ pub fn scene(cache: CacheConfig, partition: PartitionConfig, store: Store) -> (C
     (cache, partition, object)
 }
 
-/// A file of this process for one test, which removes it.
-pub fn scratch(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()))
+/// A file of one test, removed on drop.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    /// A file of zeros.
+    pub fn new(name: &str, len: u64) -> Scratch {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::File::create(&path).unwrap().set_len(len).unwrap();
+        Scratch(path)
+    }
+
+    /// A file of these bytes.
+    pub fn of(name: &str, bytes: &[u8]) -> Scratch {
+        let file = Scratch::new(name, 0);
+        std::fs::write(&file.0, bytes).unwrap();
+        file
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 pub fn open(path: &Path) -> Store {

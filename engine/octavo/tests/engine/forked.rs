@@ -1,7 +1,7 @@
 //! Forked children of a process with a cache. A child has the memory and the descriptors of its
 //! parent, but none of its threads.
 
-use crate::fixture::{PAGE, is_alone, read_request, succeed_all};
+use crate::fixture::{PAGE, Scratch, is_alone, read_request, succeed_all};
 use crate::kernel;
 use crate::watchdog::Watchdog;
 use octavo::disk::{Engine, OpenError, OpenOptions, Store};
@@ -10,7 +10,7 @@ use octavo::{
     Queue, Read, Request,
 };
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -23,25 +23,8 @@ const RESIDENT: u64 = 16;
 const WRITTEN: u64 = 100;
 const CHILDREN: u64 = 12;
 
-/// A file of a test, removed on drop.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("octavo-{name}-{}", std::process::id()));
-        std::fs::File::create(&path).unwrap().set_len(PAGES * PAGE).unwrap();
-        Scratch(path)
-    }
-
-    fn open(&self) -> Result<Store, OpenError> {
-        Store::open(&self.0, &OpenOptions::default())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+fn open(file: &Scratch) -> Result<Store, OpenError> {
+    Store::open(&file.0, &OpenOptions::default())
 }
 
 fn cache(engine: Engine) -> Cache {
@@ -112,10 +95,10 @@ fn use_and_drop(
     check(21, refused == 2 && queue.pending() == 0)?;
     // The parent still holds its lock on the file, because both processes share the file
     // description.
-    check(22, matches!(file.open(), Err(OpenError::Locked { .. })))?;
+    check(22, matches!(open(file), Err(OpenError::Locked { .. })))?;
     drop((object, idle, queue, partition));
     drop(cache);
-    check(23, matches!(file.open(), Err(OpenError::Locked { .. })))
+    check(23, matches!(open(file), Err(OpenError::Locked { .. })))
 }
 
 /// Runs `act` in a child and ends the child.
@@ -127,9 +110,9 @@ fn end_with(act: impl FnOnce() -> Result<(), u8>) -> ! {
 
 /// Makes a new cache with a new store in a child.
 fn make_another(engine: Engine) -> Result<(), u8> {
-    let file = Scratch::new(&format!("fork-child-{engine:?}"));
+    let file = Scratch::new(&format!("fork-child-{engine:?}"), PAGES * PAGE);
     let cache = cache(engine);
-    let object = partition(&cache).open(file.open().map_err(|_| 50)?, "own").map_err(|_| 51)?;
+    let object = partition(&cache).open(open(&file).map_err(|_| 50)?, "own").map_err(|_| 51)?;
     let mut bytes = vec![0; 64 * PAGE as usize];
     (0..64).try_for_each(|page| object.write_at(page * 2 * PAGE, &stamp(page))).map_err(|_| 52)?;
     object.sync().map_err(|_| 53)?;
@@ -162,10 +145,10 @@ fn a_forked_child_is_refused_at_once_and_does_not_disturb_its_parent() {
     }
     for engine in [Engine::Auto, Engine::Blocking] {
         let watchdog = Watchdog::new(Duration::from_secs(120), "children that were forked");
-        let file = Scratch::new(&format!("fork-{engine:?}"));
+        let file = Scratch::new(&format!("fork-{engine:?}"), PAGES * PAGE);
         let cache = cache(engine);
         let partition = partition(&cache);
-        let object = partition.open(file.open().unwrap(), "disk").unwrap();
+        let object = partition.open(open(&file).unwrap(), "disk").unwrap();
         let idle = partition.open(Store::memory("idle", 1 << 20), "idle").unwrap();
         (0..RESIDENT).for_each(|page| object.write_at(page * PAGE, &stamp(page)).unwrap());
         let mut queue = cache.queue().unwrap();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fixture::{scratch, until};
+use crate::fixture::{Scratch, until};
 use crate::tenants::{self, charged};
 use octavo::pressure::{PressureSource, Sample};
 use octavo::{Cache, CacheConfig, Partition, PartitionConfig};
@@ -87,8 +87,8 @@ fn real_stalls_that_the_kernel_reports_shrink_an_idle_cache() {
     let (_cache, partition) = idle(PressureSource::with_triggers);
     let full = charged(&partition);
     // A process with very little memory writes a file faster than the disk takes it.
-    let file = scratch("stall");
-    let (join, to) = (group.0.join("cgroup.procs"), file.display());
+    let file = Scratch::new("stall", 0);
+    let (join, to) = (group.0.join("cgroup.procs"), file.0.display());
     let line = format!("echo $$ > {} && exec dd if=/dev/zero of={to} bs=1M count=200", join.display());
     let (begun, mut told) = (Instant::now(), false);
     for _ in 0..30 {
@@ -99,7 +99,6 @@ fn real_stalls_that_the_kernel_reports_shrink_an_idle_cache() {
             break;
         }
     }
-    let _ = std::fs::remove_file(&file);
     let stalls = stalled().unwrap_or_default().saturating_sub(before);
     println!("processes stalled for {stalls:?} of {:?}; told: {told}", begun.elapsed());
     // If processes stalled for a quarter of the whole time, they stalled for well over 200 ms of

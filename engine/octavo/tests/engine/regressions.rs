@@ -1,7 +1,7 @@
 //! Regression tests: each comment tells the bug that its test guards against.
 
 use crate::fixture::{
-    bytes_at, complete_all, disk, open, read_request, request, scene, scratch, sized, sleeps, small,
+    Scratch, bytes_at, complete_all, disk, open, read_request, request, scene, sized, sleeps, small,
     succeed_all, until, write_request, written_back,
 };
 use crate::watchdog::Watchdog;
@@ -385,17 +385,14 @@ fn a_buffer_that_no_memory_can_hold_is_refused() {
 #[test]
 fn a_partial_write_to_a_page_that_was_not_resident_is_written_back_in_the_background() {
     let _watchdog = Watchdog::new(Duration::from_secs(120), "the cleaner");
-    let path = scratch("patched");
-    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let file = Scratch::of("patched", &[0; 1 << 20]);
     let config = CacheConfig { background: true, ..one_set() };
-    let (cache, object) = object_in(config, CacheMode::Writeback, open(&path));
+    let (_cache, object) = object_in(config, CacheMode::Writeback, open(&file.0));
     // Too few dirty pages to be urgent.
     for page in 0..2 {
         object.write_at(page * 3 * 4096 + 100, &[9; 10]).unwrap();
     }
     until(|| object.stat().dirty_bytes == 0);
-    drop((object, cache));
-    std::fs::remove_file(path).unwrap();
 }
 
 /// A thread without memory for a ring could not drop the pages of an object. The object was removed

@@ -3,7 +3,7 @@
 //! that the same thread has seen.
 
 use crate::fixture::{
-    batch_at, bytes_at, disk, open, read_request, scene, scratch, sized, small, write_request,
+    Scratch, batch_at, bytes_at, disk, open, read_request, scene, sized, small, write_request,
 };
 use crate::pages::{PAGE, Shared};
 use crate::watchdog::Watchdog;
@@ -171,12 +171,8 @@ fn tiny(engine: Engine, buffers_bytes: u64, background: bool) -> CacheConfig {
 }
 
 fn file(name: &str) -> Store {
-    let path = scratch(name);
-    std::fs::File::create(&path).unwrap().set_len(PAGES * PAGE as u64).unwrap();
-    let store = open(&path);
     // The open store is all that is needed.
-    std::fs::remove_file(path).unwrap();
-    store
+    open(&Scratch::new(name, PAGES * PAGE as u64).0)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::fixture::{batch_at, bytes_at};
 use octavo::disk::{SimDisk, SimFaults, SimOptions};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Completion, Object, Op, Partition, PartitionConfig, Pin,
+    Advice, Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, Partition, PartitionConfig, Pin,
     PolicyName, Queue, Request, WAYS,
 };
 use octavo_random::Random;
@@ -217,12 +217,9 @@ impl World {
     }
 
     fn reopen(&mut self, number: usize) {
-        let mark = self.twins[number].mark();
-        let result = self.objects[number].close();
-        if self.is_synced(number, &result) {
-            self.twins[number].synced(&mark, 0, LEN_MAX);
-        } else {
-            self.objects[number].abandon();
+        let object = self.objects[number].clone();
+        if !self.sync(number, 0..LEN_MAX, || object.close()) {
+            object.abandon();
             self.twins[number].forget();
             self.twins[number].failed = false;
         }
@@ -239,14 +236,21 @@ impl World {
         result.as_ref().inspect_err(|error| assert!(self.faulty, "{error}")).is_ok()
     }
 
-    /// The same of a sync, which must fail on an object that has failed.
-    fn is_synced(&self, number: usize, result: &Result<(), octavo::Error>) -> bool {
-        let has_failed = self.twins[number].failed;
-        match result {
-            Ok(()) => assert!(!has_failed, "a failed object cannot be synced"),
-            Err(error) => assert!(self.faulty || has_failed, "{error}"),
+    /// The same of a sync of some bytes, which must fail on an object that has failed.
+    fn sync(&mut self, number: usize, bytes: Range<u64>, sync: impl FnOnce() -> Result<(), Error>) -> bool {
+        let twin = &mut self.twins[number];
+        let mark = twin.mark();
+        match sync() {
+            Ok(()) => {
+                assert!(!twin.failed, "a failed object cannot be synced");
+                twin.synced(&mark, bytes.start, bytes.end);
+                true
+            }
+            Err(error) => {
+                assert!(self.faulty || twin.failed, "{error}");
+                false
+            }
         }
-        result.is_ok()
     }
 }
 
@@ -479,9 +483,7 @@ impl<'o> Epoch<'o> {
     }
 
     fn sync(&self, world: &mut World, object: &Object, number: usize) {
-        let mark = world.twins[number].mark();
-        if world.is_synced(number, &object.sync()) {
-            world.twins[number].synced(&mark, 0, LEN_MAX);
+        if world.sync(number, 0..LEN_MAX, || object.sync()) {
             let quiet = self.flights.is_empty();
             assert!(!quiet || object.stat().dirty_bytes == 0);
         }
@@ -514,8 +516,7 @@ impl<'o> Epoch<'o> {
                 assert!(world.faulty, "{error}");
                 // A change that fails at its sync may lose bytes of the store, also of an object
                 // that failed before, and may still have taken effect.
-                if matches!(&error, octavo::Error::Io { source, .. } if source.op() == octavo::disk::Op::Sync)
-                {
+                if matches!(&error, Error::Io { source, .. } if source.op() == octavo::disk::Op::Sync) {
                     world.twins[number].failed = true;
                     world.twins[number].forget();
                 }
@@ -578,7 +579,7 @@ impl<'o> Epoch<'o> {
         match partition.resize(bytes) {
             // Pins keep segments alive.
             Ok(charged) => assert!(charged <= bytes || !self.pins.is_empty(), "{charged} of {bytes}"),
-            Err(octavo::Error::NoMemory { .. }) => {}
+            Err(Error::NoMemory { .. }) => {}
             Err(error) => assert!(world.faulty, "{error}"),
         }
     }
@@ -587,12 +588,9 @@ impl<'o> Epoch<'o> {
 fn sync_range(world: &mut World, object: &Object, number: usize) {
     let start = world.random.below(world.twins[number].len() + 1);
     let len = world.random.below(40_000);
-    let mark = world.twins[number].mark();
-    if world.is_synced(number, &object.sync_range(start, len)) {
-        let page = world.page_bytes;
-        let end = (start + len).next_multiple_of(page).min(LEN_MAX);
-        world.twins[number].synced(&mark, start - start % page, end);
-    }
+    let page = world.page_bytes;
+    let pages = start - start % page..(start + len).next_multiple_of(page).min(LEN_MAX);
+    world.sync(number, pages, || object.sync_range(start, len));
 }
 
 fn set_faults(world: &mut World) {
