@@ -34,6 +34,11 @@
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
 mod x86_64;
 
+#[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
+use by_bytes as native;
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+use x86_64 as native;
+
 /// Most bytes that are worth a prefetch before a copy: by the time they are copied, the hardware
 /// has detected the stream.
 pub const PREFETCH_BYTES_MAX: usize = 1024;
@@ -66,16 +71,8 @@ pub fn choose() {
 /// * No other thread accesses the bytes at `dst`. They are initialised afterwards.
 #[inline(always)]
 pub unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     // SAFETY: passed on.
-    unsafe {
-        x86_64::copy::<false>(frame, dst, len);
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
-    // SAFETY: passed on.
-    unsafe {
-        by_bytes::copy_out(frame, dst, len);
-    }
+    unsafe { native::copy_out::<false>(frame, dst, len) }
 }
 
 /// Whether the widest copies, with AVX-512, were chosen. The processor then has AVX2 and BMI,
@@ -96,16 +93,8 @@ pub fn is_wide() -> bool {
 /// As `copy_out`, and `WIDE` only if `is_wide`.
 #[inline(always)]
 pub unsafe fn copy_out_known<const WIDE: bool>(frame: *const u8, dst: *mut u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     // SAFETY: passed on.
-    unsafe {
-        x86_64::copy::<WIDE>(frame, dst, len);
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
-    // SAFETY: passed on.
-    unsafe {
-        copy_out(frame, dst, len);
-    }
+    unsafe { native::copy_out::<WIDE>(frame, dst, len) }
 }
 
 /// `copy_out` of at most `INLINE_BYTES`, without a call or a loop.
@@ -116,16 +105,8 @@ pub unsafe fn copy_out_known<const WIDE: bool>(frame: *const u8, dst: *mut u8, l
 #[inline(always)]
 pub unsafe fn copy_out_inline(frame: *const u8, dst: *mut u8, len: usize) {
     debug_assert!(len <= INLINE_BYTES);
-    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     // SAFETY: passed on.
-    unsafe {
-        x86_64::copy_inline::<false>(frame, dst, len);
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
-    // SAFETY: passed on.
-    unsafe {
-        by_bytes::copy_out(frame, dst, len);
-    }
+    unsafe { native::copy_inline::<false>(frame, dst, len) }
 }
 
 /// Copies `len` bytes into a frame that other threads may be reading.
@@ -139,16 +120,8 @@ pub unsafe fn copy_out_inline(frame: *const u8, dst: *mut u8, len: usize) {
 /// * No thread writes the bytes at `src`.
 #[inline(always)]
 pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     // SAFETY: passed on.
-    unsafe {
-        x86_64::copy::<false>(src, frame, len);
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
-    // SAFETY: passed on.
-    unsafe {
-        by_bytes::copy_in(src, frame, len);
-    }
+    unsafe { native::copy_in::<false>(src, frame, len) }
 }
 
 /// Copies `len` bytes from a frame that other threads may be overwriting into one that other
@@ -158,16 +131,8 @@ pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
 ///
 /// As for `copy_out`'s source and for `copy_in`'s destination.
 pub unsafe fn copy_between(from: *const u8, to: *mut u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     // SAFETY: passed on.
-    unsafe {
-        x86_64::copy::<false>(from, to, len);
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
-    // SAFETY: passed on.
-    unsafe {
-        by_bytes::copy_between(from, to, len);
-    }
+    unsafe { native::copy_between::<false>(from, to, len) }
 }
 
 /// Writes `len` zeros into a frame that other threads may be reading, as after the end of a
@@ -177,16 +142,8 @@ pub unsafe fn copy_between(from: *const u8, to: *mut u8, len: usize) {
 ///
 /// As for `copy_in`, without a source.
 pub unsafe fn zero_in(frame: *mut u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     // SAFETY: passed on.
-    unsafe {
-        x86_64::zero(frame, len);
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
-    // SAFETY: passed on.
-    unsafe {
-        by_bytes::zero_in(frame, len);
-    }
+    unsafe { native::zero_in(frame, len) }
 }
 
 /// Prefetches the first lines of a range that will soon be copied: at most `PREFETCH_BYTES_MAX`
@@ -229,11 +186,14 @@ pub fn prefetch_ends(frame: *const u8, len: usize) {
     let _ = (frame, len);
 }
 
-/// The twin: the same copies in plain Rust.
+/// The twin: the same copies in plain Rust, which are never wide.
 #[cfg(any(test, miri, loom, shuttle, not(target_arch = "x86_64")))]
 mod by_bytes {
     // Not a model checker's types: frames are memory, not variables of a model.
     use std::sync::atomic::{AtomicU8, Ordering};
+
+    #[cfg(any(miri, loom, shuttle, not(target_arch = "x86_64")))]
+    pub(super) use self::copy_out as copy_inline;
 
     /// Lets other threads of the model checker run before a copy and in its middle: to the
     /// checker a copy would be one step.
@@ -248,7 +208,7 @@ mod by_bytes {
     /// # Safety
     ///
     /// As for `super::copy_out`.
-    pub(super) unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
+    pub(super) unsafe fn copy_out<const WIDE: bool>(frame: *const u8, dst: *mut u8, len: usize) {
         for offset in 0..len {
             give_others_a_turn(offset, len);
             // SAFETY: a valid byte by contract, which is accessed atomically only; bytes are
@@ -264,7 +224,7 @@ mod by_bytes {
     /// # Safety
     ///
     /// As for `super::copy_in`.
-    pub(super) unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
+    pub(super) unsafe fn copy_in<const WIDE: bool>(src: *const u8, frame: *mut u8, len: usize) {
         for offset in 0..len {
             give_others_a_turn(offset, len);
             // SAFETY: a valid byte by contract, which no thread writes.
@@ -279,7 +239,7 @@ mod by_bytes {
     /// # Safety
     ///
     /// As for `super::copy_between`.
-    pub(super) unsafe fn copy_between(from: *const u8, to: *mut u8, len: usize) {
+    pub(super) unsafe fn copy_between<const WIDE: bool>(from: *const u8, to: *mut u8, len: usize) {
         for offset in 0..len {
             give_others_a_turn(offset, len);
             // SAFETY: a valid byte by contract, which is accessed atomically only.
@@ -334,11 +294,17 @@ mod tests {
     fn each_copy(mut check: impl FnMut(&str, RangeInclusive<usize>, Copy<'_>)) {
         let all = || 0..=LEN_MAX;
         // SAFETY: `check` passes valid, separate ranges that are its own; so for all below.
-        check("copy_out by bytes", all(), &|src, dst, len| unsafe { by_bytes::copy_out(src, dst, len) });
+        check("copy_out by bytes", all(), &|src, dst, len| unsafe {
+            by_bytes::copy_out::<false>(src, dst, len)
+        });
         // SAFETY: as above.
-        check("copy_in by bytes", all(), &|src, dst, len| unsafe { by_bytes::copy_in(src, dst, len) });
+        check("copy_in by bytes", all(), &|src, dst, len| unsafe {
+            by_bytes::copy_in::<false>(src, dst, len)
+        });
         // SAFETY: as above.
-        check("between, by bytes", all(), &|src, dst, len| unsafe { by_bytes::copy_between(src, dst, len) });
+        check("between, by bytes", all(), &|src, dst, len| unsafe {
+            by_bytes::copy_between::<false>(src, dst, len)
+        });
         // SAFETY: as above.
         check("copy_between", all(), &|src, dst, len| unsafe { copy_between(src, dst, len) });
         // SAFETY: as above.

@@ -10,6 +10,8 @@ use std::arch::asm;
 use std::arch::x86_64::__cpuid;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+pub(super) use self::{copy as copy_out, copy as copy_in, copy as copy_between};
+
 /// Bytes that every loop below copies per iteration; the last block is copied separately.
 pub(super) const BLOCK_BYTES: usize = 128;
 
@@ -401,7 +403,7 @@ unsafe fn copy_long_sse2(src: *const u8, dst: *mut u8, len: usize) {
 /// # Safety
 ///
 /// As for `super::zero_in`.
-pub(super) unsafe fn zero(dst: *mut u8, len: usize) {
+pub(super) unsafe fn zero_in(dst: *mut u8, len: usize) {
     // SAFETY: the bytes of the contract; the direction flag is clear on entry to every assembly
     // block.
     unsafe {
