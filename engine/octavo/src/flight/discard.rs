@@ -30,10 +30,11 @@
 use std::ops::Range;
 
 use octavo_disk::IoError;
-use octavo_table::{Found, SetGuard, SlotIndex, State, Tag, Word};
+use octavo_table::{Found, SetGuard, SlotIndex, State, Word};
 
 use super::lane::{Lane, Work};
-use super::task::{Job, Kind, NONE, Pages, Role, Task, Transfer, TransferPage};
+use super::owner::Owner;
+use super::task::{Job, Kind, NONE, Pages, Task, Transfer};
 use super::write;
 use crate::config::PAGE_BYTES_MAX;
 use crate::error::Error;
@@ -41,7 +42,7 @@ use crate::position::{ByteOffset, PageIndex, page_count, pages_in};
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, lock};
-use crate::wait::{RESUME, TaskId, Waiter};
+use crate::wait::{RESUME, Waiter};
 use crate::ways::WAYS;
 
 /// Zeros to write to edges. Only read.
@@ -120,8 +121,9 @@ pub(crate) fn zeros() -> *mut u8 {
 }
 
 /// Continues a clearing as far as possible.
-pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
-    let task = &mut work.tasks[id];
+pub(crate) fn advance(owner: &mut Owner<'_>) {
+    let object = owner.object;
+    let task = owner.task();
     if task.error.is_some() {
         let clear = task.clear();
         (clear.edges, clear.whole) = (Vec::new(), NONE);
@@ -130,20 +132,21 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
     // C1.
     let tried = std::mem::take(&mut task.again);
     let edges = std::mem::take(&mut task.clear().edges);
-    tried.into_iter().for_each(|page| write::page(lane, work, id, object, page, false));
-    edges.into_iter().for_each(|page| write::page(lane, work, id, object, page, true));
+    tried.into_iter().for_each(|page| write::page(owner, page, false));
+    edges.into_iter().for_each(|page| write::page(owner, page, true));
     // C2 to C4, one part at a time: when a part has ended, the next one begins.
-    let clear = work.tasks[id].clear();
+    let clear = owner.task().clear();
     if clear.whole.is_empty() || clear.in_flight {
         return;
     }
     let (op, pages) = (clear.op, clear.whole.clone());
-    if !object.ranges.close(pages.clone(), || lane.waiter(id, RESUME)) {
-        return work.registered(id);
+    if owner.waits(RESUME, |waiter| !object.ranges.close(pages.clone(), waiter)) {
+        return;
     }
-    if !is_still_right(&mut work.tasks[id], object, &pages) {
+    if !is_still_right(owner.task(), object, &pages) {
         object.ranges.open(&pages);
-        return again(lane, work, id);
+        // Start again at C2.
+        return owner.retry(RESUME);
     }
     let busy = object.take_pages(&pages);
     let end = busy.as_ref().map_or(pages.end, |busy| busy.page);
@@ -152,23 +155,13 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
         object.ranges.shorten(&pages, end);
     }
     if let Some(busy) = busy.filter(|busy| busy.page == pages.start) {
-        return match busy.register(object, || lane.waiter(id, RESUME)) {
-            true => work.registered(id),
-            false => again(lane, work, id),
-        };
+        if !owner.waits(RESUME, |waiter| busy.register(object, waiter)) {
+            owner.retry(RESUME);
+        }
+        return;
     }
-    work.tasks[id].clear().in_flight = true;
-    work.tasks[id].outstanding += 1;
-    let held = TransferPage { slot: None, task: id, role: Role::Bring, version: 0 };
-    let transfer = Transfer {
-        kind: Kind::Clear { end },
-        object: object.clone(),
-        page: pages.start,
-        pages: Pages::one(held),
-        bounce: None,
-        tag: Tag::default(),
-    };
-    lane.push_clear(work, transfer, op, pages.start..end);
+    owner.task().clear().in_flight = true;
+    owner.push(Kind::Clear { op, end }, pages.start, Pages::none(owner.id), None);
 }
 
 /// Checks, with the range closed, whether a clearing may continue with these pages. The length
@@ -189,12 +182,6 @@ fn is_still_right(task: &mut Task, object: &ObjectInner, pages: &Range<PageIndex
     !has_edge
 }
 
-/// Lets the task start again at C2.
-fn again(lane: &Lane, work: &mut Work, id: TaskId) {
-    work.tasks[id].outstanding += 1;
-    lane.retry(id, RESUME);
-}
-
 /// Ends the clearing of a part of the range, up to page `end`: C5 to C7.
 pub(crate) fn cleared(
     lane: &Lane,
@@ -206,9 +193,9 @@ pub(crate) fn cleared(
     let (object, id) = (&transfer.object, transfer.pages.first().task);
     let pages = transfer.page..end;
     match result.is_ok() {
-        true => drop(object.drop_held(&pages)),
-        false => drop(object.give_back(&pages)),
-    }
+        true => object.drop_held(&pages),
+        false => object.give_back(&pages),
+    };
     object.ranges.open(&pages);
     let task = &mut work.tasks[id];
     let clear = task.clear();
@@ -216,8 +203,7 @@ pub(crate) fn cleared(
     clear.whole.start = pages.end;
     let is_whole = clear.whole.is_empty();
     if let Err(source) = result {
-        object.partition.counters.add(Count::WriteErrors, 1);
-        task.fail(object.io_error(&source));
+        task.fail_io(Count::WriteErrors, &source);
     }
     match is_whole || task.error.is_some() {
         true => lane.step(work, id),
@@ -341,30 +327,30 @@ impl ObjectInner {
     }
 
     /// C6: gives the held pages of a range back. Returns their number.
-    pub fn give_back(&self, pages: &Range<PageIndex>) -> usize {
-        let (mut held, mut waited) = (0, Vec::new());
-        self.for_each_page(pages, |_, found, _| {
-            if found.word.held() {
-                held += 1;
-                waited.extend(found.slot().let_go().then_some(found.index));
-            }
-        });
-        waited.into_iter().for_each(|slot| self.partition.waiters.wake(slot));
-        held
+    pub fn give_back(&self, pages: &Range<PageIndex>) -> u64 {
+        self.end_held(pages, |_, found| found.slot().let_go())
     }
 
     /// C5: drops the held pages of a range. Returns their number.
     pub fn drop_held(&self, pages: &Range<PageIndex>) -> u64 {
-        let partition = &*self.partition;
+        self.end_held(pages, |guard, found| self.partition.drop_held(guard, found))
+    }
+
+    /// Ends the hold of the held pages of a range with `end`, which returns whether tasks wait for
+    /// the slot. Returns the number of pages.
+    fn end_held(
+        &self,
+        pages: &Range<PageIndex>,
+        end: impl Fn(&mut SetGuard<'_, WAYS>, &Found<'_>) -> bool,
+    ) -> u64 {
         let (mut held, mut waited) = (0, Vec::new());
         self.for_each_page(pages, |guard, found, _| {
-            if !found.word.held() {
-                return;
+            if found.word.held() {
+                held += 1;
+                waited.extend(end(guard, &found).then_some(found.index));
             }
-            waited.extend(partition.drop_held(guard, &found).then_some(found.index));
-            held += 1;
         });
-        waited.into_iter().for_each(|slot| partition.waiters.wake(slot));
+        waited.into_iter().for_each(|slot| self.partition.waiters.wake(slot));
         held
     }
 }

@@ -15,6 +15,7 @@ use octavo_disk::IoError;
 use octavo_table::Tag;
 
 use super::lane::{Lane, Work};
+use super::owner::Owner;
 use super::task::{Ended, Job, Kind, Task};
 use super::{discard, read, read_ahead, write, writeback};
 use crate::memory::copy;
@@ -96,40 +97,15 @@ impl Lane {
             task.next = task.end;
             task.again.clear();
         }
-        match &task.job {
+        let object = &task.object.clone();
+        let owner = &mut Owner { lane: self, work: &mut *work, id, object };
+        match owner.task().job {
             Job::Nap => {}
-            Job::Clear(_) => {
-                let object = task.object.clone();
-                discard::advance(self, work, id, &object);
-            }
-            Job::Sync(_) => {
-                let object = task.object.clone();
-                writeback::advance(self, work, id, &object);
-            }
-            Job::Read | Job::Populate | Job::Ahead | Job::Write { .. } => self.advance_pages(work, id),
+            Job::Clear(_) => discard::advance(owner),
+            Job::Sync(_) => writeback::advance(owner),
+            Job::Read | Job::Populate | Job::Ahead | Job::Write { .. } => advance_pages(owner),
         }
         self.settle(work, id);
-    }
-
-    fn advance_pages(self: &Arc<Self>, work: &mut Work, id: TaskId) {
-        let most = match work.tasks[id].job {
-            Job::Populate => POPULATE_PAGES_MAX,
-            _ => usize::MAX,
-        };
-        while work.tasks[id].outstanding < most
-            && let Some((page, first)) = work.tasks[id].next_page()
-        {
-            if first && work.tasks[id].batch > 0 && self.post_page(work, id, page) {
-                continue;
-            }
-            // A gathered page keeps a handle of its object.
-            let object = work.tasks[id].object.clone();
-            match work.tasks[id].job {
-                Job::Write { .. } => write::page(self, work, id, &object, page, first),
-                Job::Ahead => read_ahead::page(work, id, object, page),
-                _ => read::page(self, work, id, object, page, first),
-            }
-        }
     }
 
     /// Counts one operation that a task waited for as done.
@@ -188,12 +164,33 @@ impl Lane {
         let transfer = work.transfers.remove(token as usize);
         match transfer.kind {
             Kind::Fill => read::filled(self, work, transfer, result),
-            Kind::StrayRead | Kind::StrayUpdate => read::stray_came(self, work, transfer, result),
+            Kind::StrayRead | Kind::StrayUpdate | Kind::StrayWrite => {
+                read::stray_came(self, work, transfer, result);
+            }
             Kind::Store => write::stored(self, work, transfer, result),
-            Kind::StrayWrite => write::stray_written(self, work, transfer, result),
             Kind::Clean => writeback::cleaned(self, work, transfer, result),
             Kind::Flush => writeback::flushed(self, work, transfer, result),
-            Kind::Clear { end } => discard::cleared(self, work, transfer, end, result),
+            Kind::Clear { end, .. } => discard::cleared(self, work, transfer, end, result),
+        }
+    }
+}
+
+/// Tries the pages of a task in turn.
+fn advance_pages(owner: &mut Owner<'_>) {
+    let most = match owner.task().job {
+        Job::Populate => POPULATE_PAGES_MAX,
+        _ => usize::MAX,
+    };
+    while owner.task().outstanding < most
+        && let Some((page, first)) = owner.task().next_page()
+    {
+        if first && owner.task().batch > 0 && owner.lane.post_page(owner.work, owner.id, page) {
+            continue;
+        }
+        match owner.task().job {
+            Job::Write { .. } => write::page(owner, page, first),
+            Job::Ahead => read_ahead::page(owner, page),
+            _ => read::page(owner, page, first),
         }
     }
 }

@@ -26,7 +26,6 @@ use super::task::{Ended, Job, Role, Task, Transfer};
 use crate::error::Error;
 use crate::memory::Charge;
 use crate::position::PageIndex;
-use crate::state::partition::ObjectInner;
 use crate::state::shared::Shared;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::wait::{Mailbox, Ready, TaskId, Waiter};
@@ -48,6 +47,7 @@ pub(crate) struct Lane {
 }
 
 /// The tasks, transfers and messages that a lane has in flight.
+#[derive(Default)]
 pub(crate) struct Work {
     pub tasks: Slab<Task>,
     pub transfers: Slab<Transfer>,
@@ -60,9 +60,8 @@ pub(crate) struct Work {
     pub mail: Mail,
 }
 
-/// A claimed slot that needs a fill.
+/// A claimed slot that needs a fill. Its task has the object.
 pub(crate) struct Gathered {
-    pub object: Arc<ObjectInner>,
     pub page: PageIndex,
     pub slot: SlotIndex,
     pub task: TaskId,
@@ -74,19 +73,6 @@ impl Work {
     pub fn registered(&mut self, id: TaskId) {
         self.waiting += 1;
         self.tasks[id].outstanding += 1;
-    }
-
-    /// Adds a claimed slot to the fills that the next `flush` submits.
-    pub fn gather(
-        &mut self,
-        object: Arc<ObjectInner>,
-        page: PageIndex,
-        slot: SlotIndex,
-        task: TaskId,
-        role: Role,
-    ) {
-        self.tasks[task].outstanding += 1;
-        self.gathered.push(Gathered { object, page, slot, task, role });
     }
 }
 
@@ -116,15 +102,8 @@ impl Lane {
             crew: crew.clone(),
             mailbox: Mailbox::new(ring.clone()),
             ring,
-            work: Mutex::new(Work {
-                tasks: Slab::new(),
-                transfers: Slab::new(),
-                gathered: Vec::new(),
-                waiting: 0,
-                finished: VecDeque::new(),
-                mail: Mail::default(),
-            }),
-            returned: Mutex::new(Vec::new()),
+            work: Mutex::default(),
+            returned: Mutex::default(),
             charge,
         });
         crew.add(&lane);

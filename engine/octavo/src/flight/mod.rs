@@ -8,6 +8,7 @@
 //! |---|---|
 //! | a task, its phases, a transfer | `task` |
 //! | a lane, the lanes of a cache, lanes lent to calls | `lane`, `crew`, `lanes` |
+//! | a lane's owner at work on a task | `owner` |
 //! | which verb continues or ends a task | `dispatch` |
 //! | how I/O travels, how owners wait | `transfers`, `parking` |
 //! | the verbs | `read`, `read_ahead`, `write`, `writeback`, `discard` |
@@ -21,6 +22,7 @@ mod dispatch;
 mod lane;
 mod lanes;
 mod messages;
+mod owner;
 mod parking;
 mod read;
 mod read_ahead;

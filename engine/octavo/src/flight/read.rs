@@ -1,34 +1,26 @@
 //! The miss: one fill brings a page in for all tasks that want it. If the page's set is full, the
 //! read goes past the cache. Not here: hits (`pages/hit.rs`).
 
-use octavo_disk::{IoBuffer, IoError};
-use octavo_table::{SetGuard, Tag};
+use octavo_disk::IoError;
+use octavo_table::SetGuard;
 
 use super::lane::{Lane, Work};
-use super::task::{Job, Kind, Pages, Role, Task, Transfer, TransferPage};
+use super::owner::Owner;
+use super::task::{Job, Kind, Pages, Role, Transfer};
 use crate::memory::copy;
 use crate::pages::hit::OPTIMISTIC_TRIES;
 use crate::pages::steps::{Claimed, Claiming};
-use crate::position::PageIndex;
+use crate::position::{PageIndex, pages_in};
 use crate::state::counters::Count;
-use crate::state::partition::ObjectInner;
-use crate::sync::Arc;
-use crate::wait::TaskId;
 use crate::ways::WAYS;
 
 /// Tries one page of a `Read`, or of a `Populate`, which copies no bytes.
-pub(crate) fn page(
-    lane: &Arc<Lane>,
-    work: &mut Work,
-    id: TaskId,
-    object: Arc<ObjectInner>,
-    page: PageIndex,
-    first: bool,
-) {
+pub(crate) fn page(owner: &mut Owner<'_>, page: PageIndex, first: bool) {
+    let object = owner.object;
     let partition = &*object.partition;
     let tag = object.tag(page);
-    let wanted = matches!(work.tasks[id].job, Job::Read);
-    let span = work.tasks[id].span(page);
+    let wanted = matches!(owner.task().job, Job::Read);
+    let span = owner.task().span(page);
     // 1. A hit.
     let hit = match wanted {
         // SAFETY: the span lies in the task's memory and in one page.
@@ -60,17 +52,15 @@ pub(crate) fn page(
             if !wanted {
                 return;
             }
-            if partition.wait_for_slot(found.index, found.word, || lane.waiter(id, page)) {
-                return work.registered(id);
+            if owner.waits(page, |waiter| partition.wait_for_slot(found.index, found.word, waiter)) {
+                return;
             }
             continue;
         }
         // 3. The page is not resident. Another task may be serving it without a slot, or clearing
         //    its range.
-        let busy = partition.strays.wait(tag, || lane.waiter(id, page))
-            || object.ranges.wait(page, || lane.waiter(id, page));
-        if busy {
-            return work.registered(id);
+        if owner.waits_elsewhere(page, tag) {
+            return;
         }
         // 4. Claim a slot for a fill. If the set is full, read the page past the cache.
         let claiming = if object.streams.is_once() { Claiming::FillOnce } else { Claiming::Fill };
@@ -78,36 +68,19 @@ pub(crate) fn page(
             Claimed::Resident => continue,
             Claimed::Slot(slot) => slot,
             Claimed::Full(_) if !wanted => return,
-            Claimed::Full(guard) => return read_around(lane, work, id, &object, page, guard),
+            Claimed::Full(guard) => return read_around(owner, page, guard),
         };
         let role = if wanted { Role::Deliver } else { Role::Bring };
-        return work.gather(object, page, slot, id, role);
+        return owner.gather(page, slot, role);
     }
-    work.tasks[id].outstanding += 1;
-    lane.retry(id, page);
+    owner.retry(page);
 }
 
 /// Reads a page whose set is full as a stray: into a bounce page.
-fn read_around(
-    lane: &Lane,
-    work: &mut Work,
-    id: TaskId,
-    object: &Arc<ObjectInner>,
-    page: PageIndex,
-    guard: SetGuard<'_, WAYS>,
-) {
-    let partition = &*object.partition;
-    let tag = object.tag(page);
-    let Some(bounce) = lane.shared.bounce.take(&object.bounced, 1, || lane.waiter(id, page)) else {
-        return work.registered(id);
-    };
-    partition.begin_stray(guard, tag, false);
-    work.tasks[id].outstanding += 1;
-    let buffer = [IoBuffer { ptr: bounce.at(0), len: partition.page_bytes() }];
-    let pages = Pages::one(TransferPage { slot: None, task: id, role: Role::Deliver, version: 0 });
-    let object = object.clone();
-    let transfer = Transfer { kind: Kind::StrayRead, object, page, pages, bounce: Some(bounce), tag };
-    lane.push(work, transfer, octavo_disk::Op::Read, &buffer);
+fn read_around(owner: &mut Owner<'_>, page: PageIndex, guard: SetGuard<'_, WAYS>) {
+    let Some(bounce) = owner.take_bounce(page, 1) else { return };
+    owner.object.partition.begin_stray(guard, owner.object.tag(page), false);
+    owner.push(Kind::StrayRead, page, Pages::none(owner.id), Some(bounce));
 }
 
 /// Copies the bytes of a successful fill to the callers of its tasks. `filled` does the rest.
@@ -138,10 +111,10 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
         let slot = filled.slot.expect("a fill holds slots");
         let task = &mut work.tasks[filled.task];
         if let Err(source) = &result {
-            partition.counters.add(Count::ReadErrors, 1);
             partition.release(transfer.object.tag(page), slot);
-            if !matches!(task.job, Job::Populate | Job::Ahead) {
-                task.fail(transfer.object.io_error(source));
+            match task.job {
+                Job::Populate | Job::Ahead => partition.counters.add(Count::ReadErrors, 1),
+                _ => task.fail_io(Count::ReadErrors, source),
             }
             lane.step(work, filled.task);
             continue;
@@ -170,38 +143,26 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
 /// Reads each page of a failed I/O of several pages separately, so that a bad block fails only its
 /// own page.
 fn split(lane: &Lane, work: &mut Work, transfer: Transfer) {
-    let partition = &transfer.object.partition;
-    for (number, filled) in transfer.pages.iter().enumerate() {
-        let slot = filled.slot.expect("a fill holds slots");
-        let buffer = [IoBuffer { ptr: partition.frames.at(slot), len: partition.page_bytes() }];
-        let alone = Transfer {
-            kind: Kind::Fill,
-            object: transfer.object.clone(),
-            page: transfer.page + number as u64,
-            pages: Pages::one(filled),
-            bounce: None,
-            tag: Tag::default(),
-        };
-        lane.push(work, alone, octavo_disk::Op::Read, &buffer);
+    let Transfer { kind, object, page: first, pages, .. } = transfer;
+    for (page, filled) in pages_in(&(first..first + pages.count() as u64)).zip(pages.iter()) {
+        let (object, pages) = (object.clone(), Pages::one(filled));
+        lane.push(work, Transfer { kind, object, page, pages, bounce: None });
     }
     lane.ring.submit();
 }
 
-/// Continues a stray whose read has ended: copies the bytes to the caller, or changes and writes
-/// them.
-pub(crate) fn stray_came(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
-    let Transfer { kind, object, page, pages, bounce, tag } = transfer;
-    let partition = object.partition.clone();
-    let bounce = bounce.expect("a stray has a bounce page");
-    let id = pages.iter().next().expect("a stray is one page").task;
-    let task: &mut Task = &mut work.tasks[id];
+/// Continues a stray whose I/O has ended. After a read, copies the bytes to the caller, or changes
+/// and writes them.
+pub(crate) fn stray_came(lane: &Lane, work: &mut Work, mut transfer: Transfer, result: Result<(), IoError>) {
+    let (id, page) = (transfer.pages.first().task, transfer.page);
+    let task = &mut work.tasks[id];
     let span = task.span(page);
+    let bounce = transfer.bounce.as_ref().expect("a stray has a bounce page");
     let bytes = bounce.at(0).wrapping_add(span.skip);
-    match (result, kind) {
-        (Err(source), _) => {
-            partition.counters.add(Count::ReadErrors, 1);
-            task.fail(object.io_error(&source));
-        }
+    match (result, transfer.kind) {
+        (Err(source), Kind::StrayWrite) => task.fail_io(Count::WriteErrors, &source),
+        (Err(source), _) => task.fail_io(Count::ReadErrors, &source),
+        (Ok(()), Kind::StrayWrite) => {}
         (Ok(()), Kind::StrayRead) => {
             // SAFETY: the bounce page is ours, the span is the task's.
             unsafe { copy::copy_out(bytes, span.memory, span.len) };
@@ -209,15 +170,13 @@ pub(crate) fn stray_came(lane: &Lane, work: &mut Work, transfer: Transfer, resul
         (Ok(()), _) => {
             // SAFETY: as above.
             unsafe { copy::copy_in(span.memory, bytes, span.len) };
-            let buffer = [IoBuffer { ptr: bounce.at(0), len: partition.page_bytes() }];
-            let transfer =
-                Transfer { kind: Kind::StrayWrite, object, page, pages, bounce: Some(bounce), tag };
-            lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
-            lane.ring.submit();
-            return;
+            transfer.kind = Kind::StrayWrite;
+            lane.push(work, transfer);
+            return lane.ring.submit();
         }
     }
+    let Transfer { object, bounce, .. } = transfer;
     drop(bounce);
-    partition.strays.remove(tag);
+    object.partition.strays.remove(object.tag(page));
     lane.step(work, id);
 }

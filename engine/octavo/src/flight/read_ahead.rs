@@ -6,10 +6,11 @@
 use std::ops::Range;
 
 use super::lane::{Lane, Work};
+use super::owner::Owner;
 use super::task::{Job, NONE, Role, Task};
 use crate::pages::steps::{Claimed, Claiming};
 use crate::position::{ByteOffset, PageIndex};
-use crate::state::partition::{ObjectInner, PartitionInner};
+use crate::state::partition::PartitionInner;
 use crate::sync::{Arc, Ordering};
 use crate::wait::TaskId;
 
@@ -54,7 +55,8 @@ pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
 }
 
 /// Claims one page for reading ahead, unless the page is resident or busy.
-pub(crate) fn page(work: &mut Work, id: TaskId, object: Arc<ObjectInner>, page: PageIndex) {
+pub(crate) fn page(owner: &mut Owner<'_>, page: PageIndex) {
+    let object = owner.object;
     let partition = &*object.partition;
     let tag = object.tag(page);
     if partition.table.find(tag).is_some() {
@@ -69,5 +71,5 @@ pub(crate) fn page(work: &mut Work, id: TaskId, object: Arc<ObjectInner>, page: 
         Claimed::Slot(slot) => slot,
         Claimed::Full(_) | Claimed::Resident => return,
     };
-    work.gather(object, page, slot, id, Role::Bring);
+    owner.gather(page, slot, Role::Bring);
 }

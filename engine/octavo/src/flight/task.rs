@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use octavo_table::{SlotIndex, Tag};
+use octavo_disk::IoError;
+use octavo_table::SlotIndex;
 
 use super::discard::{self, ClearState};
 use super::writeback::SyncState;
@@ -15,6 +16,7 @@ use crate::error::Error;
 use crate::memory::Bounce;
 use crate::position::{ByteOffset, PageIndex};
 use crate::request::{Op, Read};
+use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
 use crate::wait::TaskId;
@@ -185,6 +187,12 @@ impl Task {
     pub fn fail(&mut self, error: Error) {
         self.error.get_or_insert_with(|| Box::new(error));
     }
+
+    /// Counts a failed I/O under `count`, and keeps its error.
+    pub fn fail_io(&mut self, count: Count, source: &IoError) {
+        self.object.partition.counters.add(count, 1);
+        self.fail(self.object.io_error(source));
+    }
 }
 
 /// The result of a task that has ended.
@@ -255,7 +263,7 @@ pub(crate) enum Kind {
     Flush,
     /// Tells the store to clear a range, up to page `end`. The pages of the range are held or not
     /// resident.
-    Clear { end: PageIndex },
+    Clear { op: octavo_disk::Op, end: PageIndex },
 }
 
 /// An I/O in flight.
@@ -266,8 +274,6 @@ pub(crate) struct Transfer {
     pub page: PageIndex,
     pub pages: Pages,
     pub bounce: Option<Bounce>,
-    /// The page's tag; strays only.
-    pub tag: Tag,
 }
 
 /// The pages of a transfer. A single page, as in most misses, allocates nothing.
@@ -281,8 +287,21 @@ impl Pages {
         Pages { first, rest: Vec::new() }
     }
 
+    /// For an I/O without slots.
+    pub fn none(task: TaskId) -> Pages {
+        Pages::one(TransferPage { slot: None, task, role: Role::Bring, version: 0 })
+    }
+
     pub fn push(&mut self, page: TransferPage) {
         self.rest.push(page);
+    }
+
+    /// Adds a page to a run that may be empty.
+    pub fn extend(run: &mut Option<Pages>, page: TransferPage) {
+        match run {
+            None => *run = Some(Pages::one(page)),
+            Some(pages) => pages.push(page),
+        }
     }
 
     pub fn first(&self) -> TransferPage {

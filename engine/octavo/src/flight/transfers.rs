@@ -5,17 +5,16 @@
 //! `writeback.rs`, `discard.rs`).
 
 use std::iter::Peekable;
-use std::ops::Range;
 use std::time::Duration;
 use std::vec::Drain;
 
 use octavo_disk::{IoBuffer, IoError, Ring};
+use slab::Slab;
 
 use super::lane::{Gathered, Lane, Work};
 use super::read;
-use super::task::{Ended, Kind, Pages, Role, Transfer, TransferPage};
+use super::task::{Ended, Kind, Pages, Role, Task, Transfer, TransferPage};
 use crate::memory::copy;
-use crate::position::PageIndex;
 use crate::sync::{Arc, MutexGuard};
 
 /// Most pages of one I/O: 256 KiB with 4 KiB pages, enough for devices to reach their full
@@ -44,12 +43,11 @@ impl Lane {
     pub fn flush(&self, work: &mut Work) {
         self.post_all(work);
         let mut gathered = std::mem::take(&mut work.gathered);
-        sort(&mut gathered);
-        let mut buffers = NO_BUFFERS;
+        sort(&mut gathered, &work.tasks);
+        let mut room = NO_BUFFERS;
         let mut rest = gathered.drain(..).peekable();
-        while let Some(transfer) = next_run(&mut rest, &mut buffers) {
-            let count = transfer.pages.count();
-            self.push(work, transfer, octavo_disk::Op::Read, &buffers[..count]);
+        while let Some(transfer) = next_run(&mut rest, &work.tasks) {
+            self.push_from(work, transfer, &mut room);
         }
         drop(rest);
         work.gathered = gathered;
@@ -63,22 +61,22 @@ impl Lane {
     /// Returns the ended task if the lane then has nothing else in flight. The caller need not
     /// wait, and the lane has no completions that other threads could take.
     pub(super) fn flush_and_wait(&self, mut work: MutexGuard<'_, Work>) -> Option<Ended> {
-        sort(&mut work.gathered);
-        let is_one_run = (1..=RUN_PAGES_MAX).contains(&work.gathered.len())
-            && work.gathered.windows(2).all(|pair| follows(&pair[0], &pair[1]));
+        let Work { gathered, tasks, .. } = &mut *work;
+        sort(gathered, tasks);
+        let mut runs = gathered.chunk_by(|page, next| follows(page, next, tasks));
+        let is_one_run = runs.next().is_some_and(|run| run.len() <= RUN_PAGES_MAX) && runs.next().is_none();
         // A simulated disk advances only while threads look at their rings: use the ring.
         if !is_one_run || !work.transfers.is_empty() || self.shared.simulated() {
             self.flush(&mut work);
             return None;
         }
-        let mut buffers = NO_BUFFERS;
-        let transfer = next_run(&mut work.gathered.drain(..).peekable(), &mut buffers).expect("a run");
+        let Work { gathered, tasks, .. } = &mut *work;
+        let transfer = next_run(&mut gathered.drain(..).peekable(), tasks).expect("a run");
         drop(work);
-        let object = &transfer.object;
-        let (buffers, offset) =
-            (&buffers[..transfer.pages.count()], object.partition.page_size.start_of(transfer.page));
-        // SAFETY: as in `push`.
-        let result = unsafe { self.ring.run(&object.store, octavo_disk::Op::Read, offset.0, buffers) };
+        let mut room = NO_BUFFERS;
+        let (buffers, offset) = (transfer.buffers(&mut room), transfer.offset());
+        // SAFETY: as in `push_from`.
+        let result = unsafe { self.ring.run(&transfer.object.store, octavo_disk::Op::Read, offset, buffers) };
         copy::prefetch(buffers[0].ptr, buffers[0].len);
         let mut work = self.work();
         if result.is_ok() {
@@ -90,30 +88,29 @@ impl Lane {
     }
 
     /// Queues the I/O of a transfer.
-    pub fn push(&self, work: &mut Work, transfer: Transfer, op: octavo_disk::Op, buffers: &[IoBuffer]) {
+    pub fn push(&self, work: &mut Work, transfer: Transfer) {
+        self.push_from(work, transfer, &mut { NO_BUFFERS });
+    }
+
+    /// Does what `push` does, with `room` for the list of buffers.
+    fn push_from(&self, work: &mut Work, transfer: Transfer, room: &mut [IoBuffer; RUN_PAGES_MAX]) {
         let entry = work.transfers.vacant_entry();
         let token = entry.key() as u64;
-        let Transfer { object, page, .. } = &*entry.insert(transfer);
-        let offset = object.partition.page_size.start_of(*page);
+        let transfer = &*entry.insert(transfer);
+        let (store, offset) = (&transfer.object.store, transfer.offset());
+        let op = match transfer.kind {
+            Kind::Fill | Kind::StrayRead | Kind::StrayUpdate => octavo_disk::Op::Read,
+            Kind::Store | Kind::Clean | Kind::StrayWrite => octavo_disk::Op::Write,
+            Kind::Flush => octavo_disk::Op::Sync,
+            Kind::Clear { op, end } => {
+                let len = transfer.object.partition.page_size.len_of(end - transfer.page);
+                return self.ring.push_clear(store, op, offset, len, token);
+            }
+        };
         // SAFETY: the buffers are frames in state Filling, which no other thread touches and which
         // stay mapped, or bounce pages that the transfer owns. Both stay valid until `complete` has
         // taken the transfer.
-        unsafe { self.ring.push(&object.store, op, offset.0, buffers, token) };
-    }
-
-    /// Queues the clearing of a range of pages.
-    pub fn push_clear(
-        &self,
-        work: &mut Work,
-        transfer: Transfer,
-        op: octavo_disk::Op,
-        pages: Range<PageIndex>,
-    ) {
-        let page_size = transfer.object.partition.page_size;
-        let (offset, len) = (page_size.start_of(pages.start).0, page_size.len_of(pages.end - pages.start));
-        let entry = work.transfers.vacant_entry();
-        let token = entry.key() as u64;
-        self.ring.push_clear(&entry.insert(transfer).object.store, op, offset, len, token);
+        unsafe { self.ring.push(store, op, offset, transfer.buffers(room), token) };
     }
 
     /// Takes completions from the ring with `take` and finishes their transfers under one lock. Any
@@ -162,36 +159,52 @@ impl Lane {
 
 const NO_BUFFERS: [IoBuffer; RUN_PAGES_MAX] = [IoBuffer { ptr: std::ptr::null_mut(), len: 0 }; RUN_PAGES_MAX];
 
+impl Transfer {
+    /// Where the I/O begins in the store.
+    fn offset(&self) -> u64 {
+        self.object.partition.page_size.start_of(self.page).0
+    }
+
+    /// Lists in `room` the memory of the I/O: its bounce pages, or the frames of its slots.
+    fn buffers<'r>(&self, room: &'r mut [IoBuffer; RUN_PAGES_MAX]) -> &'r [IoBuffer] {
+        let partition = &*self.object.partition;
+        let page_bytes = partition.page_bytes();
+        if let Some(bounce) = &self.bounce {
+            room[0] = IoBuffer { ptr: bounce.at(0), len: self.pages.count() * page_bytes };
+            return &room[..1];
+        }
+        for (buffer, held) in room.iter_mut().zip(self.pages.iter()) {
+            let Some(slot) = held.slot else { return &[] };
+            *buffer = IoBuffer { ptr: partition.frames.at(slot), len: page_bytes };
+        }
+        &room[..self.pages.count()]
+    }
+}
+
 /// Sorts by object and page. Sorting by the object's address would make a test run irreproducible
 /// from its seed.
-fn sort(gathered: &mut [Gathered]) {
+fn sort(gathered: &mut [Gathered], tasks: &Slab<Task>) {
     if gathered.len() > 1 {
-        gathered.sort_by_key(|g| (g.object.id, g.page));
+        gathered.sort_by_key(|g| (tasks[g.task].object.id, g.page));
     }
 }
 
 /// Whether `next` follows `page` in the same object.
-fn follows(page: &Gathered, next: &Gathered) -> bool {
-    Arc::ptr_eq(&page.object, &next.object) && page.page + 1 == next.page
+fn follows(page: &Gathered, next: &Gathered, tasks: &Slab<Task>) -> bool {
+    page.page + 1 == next.page && Arc::ptr_eq(&tasks[page.task].object, &tasks[next.task].object)
 }
 
-/// Takes the first run of adjacent pages. Returns its transfer, and stores in `buffers` where its
-/// bytes go.
-fn next_run(
-    gathered: &mut Peekable<Drain<'_, Gathered>>,
-    buffers: &mut [IoBuffer; RUN_PAGES_MAX],
-) -> Option<Transfer> {
-    let Gathered { object, page, slot, task, role } = gathered.next()?;
-    let buffer =
-        |slot| IoBuffer { ptr: object.partition.frames.at(slot), len: object.partition.page_bytes() };
-    let mut pages = Pages::one(TransferPage { slot: Some(slot), task, role, version: 0 });
-    buffers[0] = buffer(slot);
+/// Takes the first run of adjacent pages, and returns its transfer.
+fn next_run(gathered: &mut Peekable<Drain<'_, Gathered>>, tasks: &Slab<Task>) -> Option<Transfer> {
+    let held = |g: &Gathered| TransferPage { slot: Some(g.slot), task: g.task, role: g.role, version: 0 };
+    let mut last = gathered.next()?;
+    let (object, page) = (tasks[last.task].object.clone(), last.page);
+    let mut pages = Pages::one(held(&last));
     while pages.count() < RUN_PAGES_MAX
-        && let Some(next) =
-            gathered.next_if(|g| Arc::ptr_eq(&g.object, &object) && g.page == page + pages.count() as u64)
+        && let Some(next) = gathered.next_if(|next| follows(&last, next, tasks))
     {
-        buffers[pages.count()] = buffer(next.slot);
-        pages.push(TransferPage { slot: Some(next.slot), task: next.task, role: next.role, version: 0 });
+        pages.push(held(&next));
+        last = next;
     }
-    Some(Transfer { kind: Kind::Fill, object, page, pages, bounce: None, tag: Default::default() })
+    Some(Transfer { kind: Kind::Fill, object, page, pages, bounce: None })
 }

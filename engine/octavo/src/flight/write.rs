@@ -5,12 +5,11 @@
 //! its I/O, while readers still get the old bytes; a write-back owns it only during a copy. If the
 //! page's set is full, the write goes to the store immediately, as a stray.
 
-use std::cell::Cell;
-
-use octavo_disk::{IoBuffer, IoError};
+use octavo_disk::IoError;
 use octavo_table::{Found, SetGuard, SlotIndex, State, Tag, Word};
 
 use super::lane::{Lane, Work};
+use super::owner::Owner;
 use super::task::{Kind, Pages, Role, Span, Transfer, TransferPage};
 use super::transfers::RUN_PAGES_MAX;
 use super::writeback;
@@ -19,9 +18,7 @@ use crate::memory::{Bounce, copy};
 use crate::pages::steps::{Claimed, Claiming, Superseded};
 use crate::position::PageIndex;
 use crate::state::counters::Count;
-use crate::state::partition::{ObjectInner, PartitionInner};
-use crate::sync::Arc;
-use crate::wait::TaskId;
+use crate::state::partition::PartitionInner;
 use crate::ways::WAYS;
 
 /// Number of times that a page is tried before its task gives way and tries again later.
@@ -46,122 +43,96 @@ enum Look {
 }
 
 /// One page of a write, while it is tried.
-struct Attempt<'a> {
-    lane: &'a Arc<Lane>,
-    object: &'a Arc<ObjectInner>,
+struct Attempt<'o, 'a> {
+    owner: &'o mut Owner<'a>,
     partition: &'a PartitionInner,
-    id: TaskId,
     page: PageIndex,
     tag: Tag,
     span: Span,
     /// Whether the write covers all bytes of the page that lie inside the object. Computed under
     /// the set's lock, before a slot is claimed.
-    whole: Cell<bool>,
+    whole: bool,
 }
 
 /// Tries one page of a write, and the pages after it that go to the store in the same I/O.
-pub(crate) fn page(
-    lane: &Arc<Lane>,
-    work: &mut Work,
-    id: TaskId,
-    object: &Arc<ObjectInner>,
-    page: PageIndex,
-    first: bool,
-) {
-    let mut attempt = Attempt::new(lane, work, id, object, page);
+pub(crate) fn page(owner: &mut Owner<'_>, page: PageIndex, first: bool) {
+    let mut attempt = Attempt::new(owner, page);
     let partition = attempt.partition;
-    if attempt.is_cut(work) {
+    if attempt.is_cut() {
         return;
     }
     if first {
         partition.count_first_write(attempt.tag, attempt.span.len);
     }
     if partition.mode == CacheMode::Writeback {
-        match attempt.try_often(work, |attempt, work| attempt.write_page(work)) {
+        match attempt.try_often(Attempt::write_page) {
             Look::StoreFirst | Look::CleanFirst => {}
             _ => return,
         }
     }
     // Write to the store first. Take bounce pages before slots: a task that waits for a bounce page
     // owns no slot.
-    let task = &work.tasks[id];
+    let task = owner.task();
     let adjacent = if page + 1 == task.next { task.end - page } else { 1 };
     let wanted = adjacent.min(RUN_PAGES_MAX as u64) as usize;
-    let Some(mut bounce) = lane.shared.bounce.take(&object.bounced, wanted, || lane.waiter(id, page)) else {
-        return work.registered(id);
-    };
+    let Some(mut bounce) = owner.take_bounce(page, wanted) else { return };
     let mut run: Option<Pages> = None;
     let mut taken = 0;
     while taken < bounce.pages {
-        let number = taken;
-        let look = attempt.try_often(work, |attempt, work| attempt.store_page(work, &mut bounce, number));
-        let held = match look {
-            Look::Store { slot, role } => TransferPage { slot: Some(slot), task: id, role, version: 0 },
+        let at = page + taken as u64;
+        let mut attempt = Attempt::new(owner, at);
+        if taken > 0 {
+            // The next page of the run is tried here, so the task's cursor skips it.
+            attempt.owner.task().next += 1;
+            partition.count_first_write(attempt.tag, attempt.span.len);
+        }
+        match attempt.try_often(|attempt| attempt.store_page(&mut bounce, taken)) {
+            Look::Store { slot, role } => {
+                let held = TransferPage { slot: Some(slot), task: owner.id, role, version: 0 };
+                Pages::extend(&mut run, held);
+            }
             Look::CleanFirst => {
                 let mut own = bounce.split_off(taken);
                 own.shorten(1);
-                writeback::begin_one(lane, work, id, object, attempt.page, own);
+                writeback::begin_one(owner, at, own);
                 break;
             }
             _ => break,
-        };
-        match &mut run {
-            None => run = Some(Pages::one(held)),
-            Some(pages) => pages.push(held),
         }
         taken += 1;
-        if taken < bounce.pages {
-            // The next page of the run is tried here, so the task's cursor skips it.
-            work.tasks[id].next += 1;
-            attempt = Attempt::new(lane, work, id, object, page + taken as u64);
-            partition.count_first_write(attempt.tag, attempt.span.len);
-        }
     }
     let Some(pages) = run else { return };
     bounce.shorten(taken);
-    let buffer = [IoBuffer { ptr: bounce.at(0), len: taken * partition.page_bytes() }];
-    work.tasks[id].outstanding += 1;
-    let (object, tag) = (object.clone(), attempt.tag);
-    let transfer = Transfer { kind: Kind::Store, object, page, pages, bounce: Some(bounce), tag };
-    lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
+    owner.push(Kind::Store, page, pages, Some(bounce));
 }
 
-impl<'a> Attempt<'a> {
-    fn new(
-        lane: &'a Arc<Lane>,
-        work: &Work,
-        id: TaskId,
-        object: &'a Arc<ObjectInner>,
-        page: PageIndex,
-    ) -> Self {
-        let partition = &*object.partition;
-        let span = work.tasks[id].span(page);
-        let whole = Cell::new(false);
-        Attempt { lane, object, partition, id, page, tag: object.tag(page), span, whole }
+impl<'o, 'a> Attempt<'o, 'a> {
+    fn new(owner: &'o mut Owner<'a>, page: PageIndex) -> Self {
+        let (tag, span) = (owner.object.tag(page), owner.task().span(page));
+        Attempt { partition: &owner.object.partition, owner, page, tag, span, whole: false }
     }
 
     fn covers_all(&self) -> bool {
         let Span { skip, len, .. } = self.span;
         let end = self.partition.page_size.start_of(self.page) + (skip + len) as u64;
-        skip == 0 && (len == self.partition.page_bytes() || end.0 >= self.object.len_bytes())
+        skip == 0 && (len == self.partition.page_bytes() || end.0 >= self.owner.object.len_bytes())
     }
 
     /// Tries a page a few times. If its state keeps changing, lets the task try it again later, so
     /// that no thread loops forever.
-    fn try_often(&self, work: &mut Work, mut look: impl FnMut(&Self, &mut Work) -> Look) -> Look {
+    fn try_often(&mut self, mut look: impl FnMut(&mut Self) -> Look) -> Look {
         for _ in 0..TRIES {
-            match look(self, work) {
+            match look(self) {
                 Look::Again => {}
                 step => return step,
             }
         }
-        work.tasks[self.id].outstanding += 1;
-        self.lane.retry(self.id, self.page);
+        self.owner.retry(self.page);
         Look::Later
     }
 
     /// Write-back: puts the bytes into the page.
-    fn write_page(&self, work: &mut Work) -> Look {
+    fn write_page(&mut self) -> Look {
         let (partition, table) = (self.partition, &self.partition.table);
         let full_of_dirt = table.dirty_pages() >= partition.dirty_max_pages();
         if let Some(found) = partition.find_near(self.tag)
@@ -173,7 +144,7 @@ impl<'a> Attempt<'a> {
         if let Some(found) = guard.find(self.tag) {
             return match found.word.state() {
                 State::Clean | State::Dirty if found.word.pins() > 0 => {
-                    self.supersede(work, guard, found, full_of_dirt)
+                    self.supersede(guard, found, full_of_dirt)
                 }
                 // The page has arrived in the meantime, or has moved to a place where only the
                 // guard looks for it.
@@ -181,34 +152,30 @@ impl<'a> Attempt<'a> {
                     drop(guard);
                     self.in_place(&found, full_of_dirt).unwrap_or(Look::Again)
                 }
-                _ => self.wait(work, found.index, found.word),
+                _ => self.wait(found.index, found.word),
             };
         }
         if full_of_dirt {
             return self.too_dirty();
         }
-        if self.elsewhere(work) {
+        if self.elsewhere() {
             return Look::Later;
         }
         match partition.claim(guard, self.tag, self.claiming()) {
             Claimed::Resident => Look::Again,
-            Claimed::Slot(slot) if self.whole.get() => {
+            Claimed::Slot(slot) if self.whole => {
                 partition.publish_written(self.tag, slot, true, |frame| self.fill(frame));
                 Look::Done
             }
             Claimed::Slot(slot) => {
-                work.gather(self.object.clone(), self.page, slot, self.id, Role::Patch);
+                self.owner.gather(self.page, slot, Role::Patch);
                 Look::Later
             }
             Claimed::Full(guard) => {
-                let waiter = || self.lane.waiter(self.id, self.page);
-                match self.lane.shared.bounce.take(&self.object.bounced, 1, waiter) {
-                    Some(bounce) => self.stray(work, guard, bounce),
-                    None => {
-                        work.registered(self.id);
-                        Look::Later
-                    }
+                if let Some(bounce) = self.owner.take_bounce(self.page, 1) {
+                    self.stray(guard, bounce);
                 }
+                Look::Later
             }
         }
     }
@@ -216,7 +183,7 @@ impl<'a> Attempt<'a> {
     /// Returns the purpose of the claim. If the write covers only a part of the page, a fill reads
     /// the rest from the store.
     fn claiming(&self) -> Claiming {
-        if self.whole.get() { Claiming::Overwrite } else { Claiming::Fill }
+        if self.whole { Claiming::Overwrite } else { Claiming::Fill }
     }
 
     /// Puts the bytes into a resident page that no thread owns or pins; otherwise returns `None`. A
@@ -231,23 +198,23 @@ impl<'a> Attempt<'a> {
 
     /// Write-through: puts the bytes into a bounce page, and takes ownership of the page's slot
     /// until the store has them.
-    fn store_page(&self, work: &mut Work, bounce: &mut Bounce, number: usize) -> Look {
+    fn store_page(&mut self, bounce: &mut Bounce, number: usize) -> Look {
         let (partition, table) = (self.partition, &self.partition.table);
         let guard = table.lock(self.tag);
         if let Some(found) = guard.find(self.tag) {
-            return self.store_resident(work, guard, found, bounce.at(number));
+            return self.store_resident(guard, found, bounce.at(number));
         }
-        if self.elsewhere(work) {
+        if self.elsewhere() {
             return Look::Later;
         }
         match partition.claim(guard, self.tag, self.claiming()) {
             Claimed::Resident => Look::Again,
-            Claimed::Slot(slot) if self.whole.get() => {
+            Claimed::Slot(slot) if self.whole => {
                 self.fill(bounce.at(number));
                 Look::Store { slot, role: Role::Publish }
             }
             Claimed::Slot(slot) => {
-                work.gather(self.object.clone(), self.page, slot, self.id, Role::Bring);
+                self.owner.gather(self.page, slot, Role::Bring);
                 Look::Later
             }
             // The stray takes over the bounce page that the task already holds: a task that holds a
@@ -255,19 +222,14 @@ impl<'a> Attempt<'a> {
             Claimed::Full(guard) => {
                 let mut own = bounce.split_off(number);
                 own.shorten(1);
-                self.stray(work, guard, own)
+                self.stray(guard, own);
+                Look::Later
             }
         }
     }
 
     /// Does what `store_page` does, for a resident page.
-    fn store_resident(
-        &self,
-        work: &mut Work,
-        guard: SetGuard<'_, WAYS>,
-        found: Found<'_>,
-        bounce: *mut u8,
-    ) -> Look {
+    fn store_resident(&mut self, guard: SetGuard<'_, WAYS>, found: Found<'_>, bounce: *mut u8) -> Look {
         let (partition, word) = (self.partition, found.word);
         match word.state() {
             State::Clean => {
@@ -285,28 +247,22 @@ impl<'a> Attempt<'a> {
             // place.
             State::Dirty if word.pins() == 0 && !word.writeback() => {
                 drop(guard);
-                match self.write_page(work) {
+                match self.write_page() {
                     // The page is clean again: the next try writes it through.
                     Look::StoreFirst => Look::Again,
                     look => look,
                 }
             }
-            State::Dirty if word.pins() > 0 && !word.writeback() => self.supersede(work, guard, found, true),
-            _ => self.wait(work, found.index, word),
+            State::Dirty if word.pins() > 0 && !word.writeback() => self.supersede(guard, found, true),
+            _ => self.wait(found.index, word),
         }
     }
 
     /// Writes to a pinned page: the pins keep the old slot as a snapshot, and the new bytes get
     /// another slot.
-    fn supersede(
-        &self,
-        work: &mut Work,
-        guard: SetGuard<'_, WAYS>,
-        found: Found<'_>,
-        full_of_dirt: bool,
-    ) -> Look {
+    fn supersede(&mut self, guard: SetGuard<'_, WAYS>, found: Found<'_>, full_of_dirt: bool) -> Look {
         if found.word.writeback() {
-            return self.wait(work, found.index, found.word);
+            return self.wait(found.index, found.word);
         }
         let is_clean = found.word.state() == State::Clean;
         if full_of_dirt && is_clean {
@@ -335,11 +291,12 @@ impl<'a> Attempt<'a> {
 
     /// Returns whether the object was cut before this page, or closed, since the write was checked.
     /// If so, fails the task.
-    fn is_cut(&self, work: &mut Work) -> bool {
-        let is_cut = self.partition.page_size.start_of(self.page).0 >= self.object.len_bytes();
+    fn is_cut(&mut self) -> bool {
+        let object = self.owner.object;
+        let is_cut = self.partition.page_size.start_of(self.page).0 >= object.len_bytes();
         if is_cut {
-            let task = &mut work.tasks[self.id];
-            task.fail(self.object.past_end(task.offset, task.len as u64));
+            let task = self.owner.task();
+            task.fail(object.past_end(task.offset, task.len as u64));
         }
         is_cut
     }
@@ -347,26 +304,20 @@ impl<'a> Attempt<'a> {
     /// Returns whether the page cannot be claimed now: another task serves it without a slot or has
     /// closed its range (this task is then registered with it), or the page lies past the object's
     /// end (this task has then failed). The caller holds the set's lock.
-    fn elsewhere(&self, work: &mut Work) -> bool {
-        let waiter = || self.lane.waiter(self.id, self.page);
-        let registered =
-            self.partition.strays.wait(self.tag, waiter) || self.object.ranges.wait(self.page, waiter);
-        if registered {
-            work.registered(self.id);
-        }
+    fn elsewhere(&mut self) -> bool {
+        let registered = self.owner.waits_elsewhere(self.page, self.tag);
         // Read the length under the lock and after the check of the ranges: no change of the length
         // is in progress then. With a stale length, the write could overwrite bytes past a former
         // end with zeros, or bring in a page that a close would miss.
-        self.whole.set(self.covers_all());
-        registered || self.is_cut(work)
+        self.whole = self.covers_all();
+        registered || self.is_cut()
     }
 
-    fn wait(&self, work: &mut Work, slot: SlotIndex, seen: Word) -> Look {
-        if !self.partition.wait_for_slot(slot, seen, || self.lane.waiter(self.id, self.page)) {
-            return Look::Again;
+    fn wait(&mut self, slot: SlotIndex, seen: Word) -> Look {
+        match self.owner.waits(self.page, |waiter| self.partition.wait_for_slot(slot, seen, waiter)) {
+            true => Look::Later,
+            false => Look::Again,
         }
-        work.registered(self.id);
-        Look::Later
     }
 
     fn too_dirty(&self) -> Look {
@@ -376,23 +327,13 @@ impl<'a> Attempt<'a> {
 
     /// Writes a page without a slot straight to the store. If the write covers only a part of the
     /// page, reads the old bytes first.
-    fn stray(&self, work: &mut Work, guard: SetGuard<'_, WAYS>, bounce: Bounce) -> Look {
-        let (partition, id, page) = (self.partition, self.id, self.page);
-        partition.begin_stray(guard, self.tag, true);
-        let (kind, op) = match self.whole.get() {
-            true => (Kind::StrayWrite, octavo_disk::Op::Write),
-            false => (Kind::StrayUpdate, octavo_disk::Op::Read),
-        };
-        if self.whole.get() {
+    fn stray(&mut self, guard: SetGuard<'_, WAYS>, bounce: Bounce) {
+        self.partition.begin_stray(guard, self.tag, true);
+        if self.whole {
             self.fill(bounce.at(0));
         }
-        let buffer = [IoBuffer { ptr: bounce.at(0), len: partition.page_bytes() }];
-        let pages = Pages::one(TransferPage { slot: None, task: id, role: Role::Bring, version: 0 });
-        let transfer =
-            Transfer { kind, object: self.object.clone(), page, pages, bounce: Some(bounce), tag: self.tag };
-        work.tasks[id].outstanding += 1;
-        self.lane.push(work, transfer, op, &buffer);
-        Look::Later
+        let kind = if self.whole { Kind::StrayWrite } else { Kind::StrayUpdate };
+        self.owner.push(kind, self.page, Pages::none(self.owner.id), Some(bounce));
     }
 
     /// Copies the caller's bytes over a page: a bounce page, or a frame that this task owns
@@ -418,7 +359,7 @@ pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
     let Transfer { object, page: first, pages, bounce, .. } = transfer;
     let partition = &*object.partition;
     let bounce = bounce.expect("a store travels in bounce pages");
-    let id = pages.iter().next().expect("a transfer has pages").task;
+    let id = pages.first().task;
     for (number, held) in pages.iter().enumerate() {
         let slot = held.slot.expect("a store holds slots");
         let tag = object.tag(first + number as u64);
@@ -435,22 +376,8 @@ pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
         }
     }
     if let Err(source) = &result {
-        partition.counters.add(Count::WriteErrors, 1);
-        work.tasks[id].fail(object.io_error(source));
+        work.tasks[id].fail_io(Count::WriteErrors, source);
     }
     drop(bounce);
-    lane.step(work, id);
-}
-
-/// Ends the write of a page without a slot.
-pub(crate) fn stray_written(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
-    let id = transfer.pages.iter().next().expect("a stray is one page").task;
-    let partition = &transfer.object.partition;
-    if let Err(source) = &result {
-        partition.counters.add(Count::WriteErrors, 1);
-        work.tasks[id].fail(transfer.object.io_error(source));
-    }
-    drop(transfer.bounce);
-    partition.strays.remove(transfer.tag);
     lane.step(work, id);
 }

@@ -17,10 +17,11 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use octavo_disk::{IoBuffer, IoError};
+use octavo_disk::IoError;
 use octavo_table::{SegmentIndex, SlotIndex, State, Word};
 
 use super::lane::{Lane, Work};
+use super::owner::Owner;
 use super::task::{EVERY, Job, Kind, NONE, Pages, Role, Task, Transfer, TransferPage};
 use super::transfers::RUN_PAGES_MAX;
 use crate::error::Error;
@@ -29,7 +30,7 @@ use crate::position::{PageIndex, page_count, pages_in};
 use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering, lock};
-use crate::wait::{Flush, RESUME, TaskId};
+use crate::wait::{Flush, RESUME};
 
 /// Dirty pages that every round may collect: enough for long runs, 64 KiB of memory. Fewer in unit
 /// tests, so that a sync takes several rounds.
@@ -53,6 +54,7 @@ const COPY_TRIES: usize = 4;
 const REFUSED_MAX: u32 = 64;
 
 /// The state of a task that writes dirty pages.
+#[derive(Default)]
 pub(crate) struct SyncState {
     /// Sync the store after the pages are written.
     pub flush: bool,
@@ -72,15 +74,7 @@ pub(crate) struct SyncState {
 
 impl SyncState {
     pub fn new(flush: bool, clean_left: u64) -> Box<SyncState> {
-        Box::new(SyncState {
-            flush,
-            flushing: false,
-            flush_needed: 0,
-            clean_left,
-            round: None,
-            cleaning: None,
-            late_error: None,
-        })
+        Box::new(SyncState { flush, clean_left, ..SyncState::default() })
     }
 
     fn cleaning(&mut self) -> &mut Cleaning {
@@ -121,13 +115,14 @@ enum Copy {
 }
 
 /// Continues a sync: starts write-backs until `IN_FLIGHT_MAX` are in flight.
-pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
-    if work.tasks[id].sync().flushing {
-        return flush(lane, work, id, object);
+pub(crate) fn advance(owner: &mut Owner<'_>) {
+    let Owner { lane, object, .. } = *owner;
+    if owner.task().sync().flushing {
+        return flush(owner);
     }
-    begin(&mut work.tasks[id], object);
+    begin(owner.task(), object);
     loop {
-        let task = &mut work.tasks[id];
+        let task = owner.task();
         if task.outstanding >= IN_FLIGHT_MAX || task.error.is_some() {
             return;
         }
@@ -143,7 +138,7 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
             collect(lane, task, object);
             continue;
         }
-        if !run(lane, work, id, object) {
+        if !run(owner) {
             return;
         }
     }
@@ -194,8 +189,9 @@ pub(crate) fn ended(task: &Task) {
 }
 
 /// Syncs the store, after the pages of a sync were written.
-fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
-    let task = &mut work.tasks[id];
+fn flush(owner: &mut Owner<'_>) {
+    let Owner { lane, id, object, .. } = *owner;
+    let task = owner.task();
     // A task that asked for its flush before a close has written its pages, so it continues.
     let is_open = if task.sync().flush_needed == 0 { object.check_open() } else { Ok(()) };
     if let Err(error) = is_open.and_then(|()| object.check_not_failed()) {
@@ -203,76 +199,37 @@ fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner
     }
     match object.flushes.ask(&mut task.sync().flush_needed, || lane.waiter(id, RESUME)) {
         Flush::Covered => {}
-        Flush::Wait => work.registered(id),
-        Flush::Begin => {
-            task.outstanding += 1;
-            let page = TransferPage { slot: None, task: id, role: Role::Bring, version: 0 };
-            let transfer = Transfer {
-                kind: Kind::Flush,
-                object: object.clone(),
-                page: PageIndex(0),
-                pages: Pages::one(page),
-                bounce: None,
-                tag: Default::default(),
-            };
-            lane.push(work, transfer, octavo_disk::Op::Sync, &[]);
-        }
+        Flush::Wait => owner.work.registered(id),
+        Flush::Begin => owner.push(Kind::Flush, PageIndex(0), Pages::none(id), None),
     }
 }
 
 /// Writes the next adjacent pages of the round. Returns false to wait for a bounce page.
-fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) -> bool {
-    let most = if work.tasks[id].sync().cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
-    let again = &mut work.tasks[id].again;
+fn run(owner: &mut Owner<'_>) -> bool {
+    let most = if owner.task().sync().cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
+    let again = &owner.task().again;
     let first = again[again.len() - 1];
     let adjacent = (0..)
         .zip(again.iter().rev())
         .take(most)
         .take_while(|(behind, page)| **page == first + *behind)
         .count();
-    let Some(mut bounce) = lane.shared.bounce.take(&object.bounced, adjacent, || lane.waiter(id, RESUME))
-    else {
-        work.registered(id);
-        return false;
-    };
+    let Some(mut bounce) = owner.take_bounce(RESUME, adjacent) else { return false };
     let mut pages: Option<Pages> = None;
     let mut taken = 0;
     while taken < bounce.pages {
-        work.tasks[id].again.pop();
-        let Copy::Copied { slot, version } =
-            copy_page(lane, work, id, object, first + taken as u64, &bounce, taken)
-        else {
-            break;
-        };
-        let held = TransferPage { slot: Some(slot), task: id, role: Role::Bring, version };
-        match &mut pages {
-            None => pages = Some(Pages::one(held)),
-            Some(pages) => pages.push(held),
-        }
+        owner.task().again.pop();
+        let copied = copy_page(owner, first + taken as u64, bounce.at(taken));
+        let Copy::Copied { slot, version } = copied else { break };
+        let held = TransferPage { slot: Some(slot), task: owner.id, role: Role::Bring, version };
+        Pages::extend(&mut pages, held);
         taken += 1;
     }
     if let Some(pages) = pages {
         bounce.shorten(taken);
-        push(lane, work, id, object, first, pages, bounce);
+        owner.push(Kind::Clean, first, pages, Some(bounce));
     }
     true
-}
-
-fn push(
-    lane: &Lane,
-    work: &mut Work,
-    id: TaskId,
-    object: &Arc<ObjectInner>,
-    page: PageIndex,
-    pages: Pages,
-    bounce: Bounce,
-) {
-    let buffer = [IoBuffer { ptr: bounce.at(0), len: pages.count() * object.partition.page_bytes() }];
-    work.tasks[id].outstanding += 1;
-    let object = object.clone();
-    let transfer =
-        Transfer { kind: Kind::Clean, object, page, pages, bounce: Some(bounce), tag: Default::default() };
-    lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
 }
 
 /// Whether a page is dirty, or may have been dirty before its current owner took it.
@@ -281,15 +238,8 @@ fn may_be_dirty(word: Word) -> bool {
 }
 
 /// P10: if the page is dirty, begins its write-back and copies its bytes to a bounce page.
-fn copy_page(
-    lane: &Arc<Lane>,
-    work: &mut Work,
-    id: TaskId,
-    object: &Arc<ObjectInner>,
-    page: PageIndex,
-    bounce: &Bounce,
-    number: usize,
-) -> Copy {
+fn copy_page(owner: &mut Owner<'_>, page: PageIndex, to: *mut u8) -> Copy {
+    let object = owner.object;
     let partition = &*object.partition;
     let tag = object.tag(page);
     for _ in 0..COPY_TRIES {
@@ -304,8 +254,7 @@ fn copy_page(
         // before this sync are written after that. If a clearing owns the page and is refused, the
         // page is dirty again.
         if found.word.owned() || found.word.writeback() {
-            if partition.wait_for_slot(found.index, found.word, || lane.waiter(id, page)) {
-                work.registered(id);
+            if owner.waits(page, |waiter| partition.wait_for_slot(found.index, found.word, waiter)) {
                 return Copy::Later;
             }
             continue;
@@ -317,7 +266,7 @@ fn copy_page(
             let frame = partition.frames.at(found.index);
             // SAFETY: the frame is mapped, and the bounce page is ours. The copy may race with a
             // writer, and is then discarded.
-            unsafe { copy::copy_out(frame, bounce.at(number), partition.page_bytes()) };
+            unsafe { copy::copy_out(frame, to, partition.page_bytes()) };
             if found.slot().unchanged(copied_from) {
                 return Copy::Copied { slot: found.index, version: copied_from.version() };
             }
@@ -325,30 +274,19 @@ fn copy_page(
         partition.end_writeback(found.index, 0, false);
     }
     // Writers keep changing the page: retry later.
-    work.tasks[id].outstanding += 1;
-    lane.retry(id, page);
+    owner.retry(page);
     Copy::Later
 }
 
 /// Starts the write-back of one page from a bounce page. When it has ended, the task tries the page
 /// again.
-pub(crate) fn begin_one(
-    lane: &Arc<Lane>,
-    work: &mut Work,
-    id: TaskId,
-    object: &Arc<ObjectInner>,
-    page: PageIndex,
-    bounce: Bounce,
-) {
-    match copy_page(lane, work, id, object, page, &bounce, 0) {
-        Copy::Clean => {
-            work.tasks[id].outstanding += 1;
-            lane.retry(id, page);
-        }
+pub(crate) fn begin_one(owner: &mut Owner<'_>, page: PageIndex, bounce: Bounce) {
+    match copy_page(owner, page, bounce.at(0)) {
+        Copy::Clean => owner.retry(page),
         Copy::Later => {}
         Copy::Copied { slot, version } => {
-            let held = TransferPage { slot: Some(slot), task: id, role: Role::Retry, version };
-            push(lane, work, id, object, page, Pages::one(held), bounce);
+            let held = TransferPage { slot: Some(slot), task: owner.id, role: Role::Retry, version };
+            owner.push(Kind::Clean, page, Pages::one(held), Some(bounce));
         }
     }
 }
@@ -435,13 +373,11 @@ impl SyncState {
 pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let object = &transfer.object;
     let id = transfer.pages.first().task;
-    let succeeded = result.is_ok();
-    match result {
-        Ok(()) => {}
-        Err(source) => work.tasks[id].fail(object.sync_failed(&source)),
+    if let Err(source) = &result {
+        work.tasks[id].fail(object.sync_failed(source));
     }
     // Last, so that the tasks that this wakes see that the object has failed.
-    object.flushes.ended(succeeded);
+    object.flushes.ended(result.is_ok());
     lane.step(work, id);
 }
 
@@ -550,10 +486,9 @@ impl ObjectInner {
         WALKS.with(|walks| walks.set(walks.get() + 1));
         partition.table.for_each_dirty(|_, tag, _| {
             let (object, page) = partition.page_of(tag);
-            if object != self.id || !pages.contains(&page) {
-                return;
+            if object == self.id && pages.contains(&page) {
+                lowest.add(page);
             }
-            lowest.add(page);
         });
         lowest.into_pages()
     }
