@@ -10,7 +10,7 @@ use super::queue::Queue;
 use crate::config::{CacheConfig, Limits, PartitionConfig};
 use crate::control::{self, Cleaner, Core, Partition, ReaperStat};
 use crate::error::Error;
-use crate::flight::{Lane, Workers};
+use crate::flight::{EVERY, Lane, Workers};
 use crate::memory::Buffer;
 use crate::stat::CacheStat;
 use crate::state::partition::PartitionInner;
@@ -330,7 +330,7 @@ impl Cache {
         self.partitions()
             .iter()
             .flat_map(Partition::objects)
-            .map(|object| object.clean(u64::MAX))
+            .map(|object| object.clean_pages(EVERY))
             .fold(Ok(()), Result::and)
     }
 }

@@ -39,13 +39,7 @@ impl Object {
         self.run(Task::new(job, self.inner.clone(), offset, memory, len))
     }
 
-    /// Writes back up to about `pages_max` dirty pages, in the order of their offsets. Makes
-    /// nothing durable.
-    pub(crate) fn clean(&self, pages_max: u64) -> Result<(), Error> {
-        self.run(Task::pass(&self.inner, pages_max))
-    }
-
-    /// Writes back the dirty pages of a range.
+    /// Writes back the dirty pages of a range, in order. Makes nothing durable.
     pub(crate) fn clean_pages(&self, pages: Range<PageIndex>) -> Result<(), Error> {
         self.run(Task::cleaning_pages(&self.inner, pages))
     }

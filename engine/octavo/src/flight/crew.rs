@@ -65,6 +65,6 @@ impl Crew {
     /// Wakes the sleeping owners of the other lanes, so that they check again which lanes are
     /// attended.
     pub fn wake_parked(&self, own: &Lane) {
-        self.others(own).iter().for_each(|lane| lane.mailbox.wake_if_parked());
+        self.others(own).iter().for_each(|lane| lane.mailbox.notify());
     }
 }

@@ -62,6 +62,19 @@ thread_local! {
     static LAST: Cell<(u64, usize)> = const { Cell::new((u64::MAX, 0)) };
 }
 
+impl Place {
+    /// Takes the lane, if it is idle, and leaves `next` in its place.
+    fn take_idle(&mut self, next: Place) -> Option<Arc<Lane>> {
+        match std::mem::replace(self, next) {
+            Place::Idle(lane) => Some(lane),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
 /// A lane lent to one call.
 pub(crate) struct Borrowed<'l> {
     lanes: &'l Lanes,
@@ -90,31 +103,23 @@ impl Lanes {
     pub fn borrow(&self) -> Result<Borrowed<'_>, Error> {
         self.crew.shared.check_process()?;
         let (cache, last) = LAST.with(Cell::get);
-        let first = if cache == self.cache { last } else { 0 };
-        if cache == self.cache
-            && let Some(lane) = self.take(last)
-        {
-            return Ok(Borrowed { lanes: self, lane: Some(lane), place: Some(last) });
+        let last = (cache == self.cache).then_some(last);
+        let lent = |lane, place| Ok(Borrowed { lanes: self, lane: Some(lane), place });
+        if let Some(lane) = last.and_then(|last| self.take(last)) {
+            return lent(lane, last);
         }
-        let Some((lane, place)) = self.take_any(first) else {
+        let Some((lane, place)) = self.take_any(last.unwrap_or(0)) else {
             let lane = Lane::spare(&self.crew);
             lane.mailbox.set_attended(true);
-            return Ok(Borrowed { lanes: self, lane: Some(lane), place: None });
+            return lent(lane, None);
         };
         LAST.with(|last| last.set((self.cache, place)));
-        Ok(Borrowed { lanes: self, lane: Some(lane), place: Some(place) })
+        lent(lane, Some(place))
     }
 
     /// Takes the ring lane of a place, if it is idle.
     fn take(&self, place: usize) -> Option<Arc<Lane>> {
-        let mut place = try_lock(&self.ring_lanes[place])?;
-        match std::mem::replace(&mut *place, Place::Lent) {
-            Place::Idle(lane) => Some(lane),
-            other => {
-                *place = other;
-                None
-            }
-        }
+        try_lock(&self.ring_lanes[place])?.take_idle(Place::Lent)
     }
 
     /// B2: takes an idle ring lane or creates one. Returns the lane and its place, or `None` if the
@@ -156,16 +161,7 @@ impl Lanes {
     /// they return.
     pub fn end(&self) {
         for place in &self.ring_lanes {
-            let idle = {
-                let mut place = lock(place);
-                match std::mem::replace(&mut *place, Place::NotMade) {
-                    Place::Idle(lane) => Some(lane),
-                    other => {
-                        *place = other;
-                        None
-                    }
-                }
-            };
+            let idle = lock(place).take_idle(Place::NotMade);
             // Drop the lane without the lock: the drop may wait for reads ahead.
             drop(idle);
         }

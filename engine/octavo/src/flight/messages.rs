@@ -205,9 +205,7 @@ impl Lane {
             Sent::Delivered(sleeper) => {
                 counters.add(Count::Bundles, 1);
                 counters.add(Count::Messages, letters);
-                if object.partition.places.charged {
-                    object.partition.charge_bundle(letters, 0);
-                }
+                object.partition.charge_bundle(letters, 0);
                 if let Some(worker) = sleeper {
                     post.wake(to, worker);
                 }

@@ -119,24 +119,21 @@ impl Lane {
         timeout: Option<Duration>,
     ) -> Interest {
         self.mailbox.set_attended(true);
-        let mut came = Interest::default();
         // The loop ends: each iteration but the last takes a completion or a ready page of a task
         // that was in flight at the start.
-        loop {
-            let ready = self.take_ready();
-            let busy = ready | (self.reap() > 0);
-            let finished = !self.work().finished.is_empty();
-            if busy && !finished {
-                continue;
+        let has_finished = loop {
+            let is_busy = self.take_ready() | (self.reap() > 0);
+            let has_finished = !self.work().finished.is_empty();
+            if has_finished || !is_busy {
+                break has_finished;
             }
-            let timeout = if finished { Some(Duration::ZERO) } else { timeout };
-            came = self.park(Some((fd, interest)), timeout).unwrap_or(came);
-            self.take_ready();
-            self.reap();
-            break;
-        }
+        };
+        let timeout = if has_finished { Some(Duration::ZERO) } else { timeout };
+        let came = self.park(Some((fd, interest)), timeout);
+        self.take_ready();
+        self.reap();
         self.leave();
-        came
+        came.unwrap_or_default()
     }
 
     /// Whether nothing is in flight and no task is left. Owner only, between two batches.
@@ -144,15 +141,18 @@ impl Lane {
         self.ring.in_flight() == 0 && self.work().tasks.is_empty() && lock(&self.returned).is_empty()
     }
 
-    /// Sleeps until there may be news. Returns what `fd` is ready for, if the caller has an `fd`.
-    fn park(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
+    /// Sleeps until there may be news: a completion, a wake-up or a returned bundle. Returns what
+    /// `fd` is ready for, if the caller has an `fd`. Owner only.
+    pub(super) fn park(
+        &self,
+        fd: Option<(BorrowedFd<'_>, Interest)>,
+        timeout: Option<Duration>,
+    ) -> Option<Interest> {
         self.mailbox.park();
         let nothing_ready = self.mailbox.is_empty() && lock(&self.returned).is_empty();
         let came = match nothing_ready {
             true => self.sleep(fd, timeout),
-            false => fd.map(|(fd, interest)| {
-                poll(&[], Some((fd, interest)), Some(Duration::ZERO)).unwrap_or_default()
-            }),
+            false => fd.map(|(fd, interest)| poll_only(fd, interest, Some(Duration::ZERO))),
         };
         self.mailbox.unpark();
         came
@@ -226,7 +226,7 @@ impl Lane {
                         }
                     };
                     drop(work);
-                    poll(&[], Some((fd, interest)), pause).unwrap_or_default()
+                    poll_only(fd, interest, pause)
                 })
             }
         };
@@ -332,16 +332,6 @@ impl Lane {
         let id = self.start(&mut work, task);
         self.flush(&mut work);
         id
-    }
-
-    /// Takes completions. Returns whether there were any. Owner only.
-    pub fn has_reaped(&self) -> bool {
-        self.reap() > 0
-    }
-
-    /// Sleeps until a completion, a wake-up or a returned bundle arrives. Owner only.
-    pub fn sleep_a_while(&self) {
-        self.park(None, None);
     }
 
     /// M6: takes back a bundle that another node has served.

@@ -80,7 +80,7 @@ fn work(lane: &Arc<Lane>, node: usize, number: u32) {
     let post = lane.crew.post.get().expect("it was made before its workers");
     lane.mailbox.set_attended(true);
     loop {
-        let mut busy = lane.take_ready() | lane.has_reaped();
+        let mut busy = lane.take_ready() | (lane.reap() > 0);
         let mut closed = false;
         while lane.work().mail.served.len() < SERVED_MAX {
             let turn = lane.next_turn();
@@ -119,11 +119,11 @@ fn work(lane: &Arc<Lane>, node: usize, number: u32) {
             continue;
         }
         if is_full || !lane.work().tasks.is_empty() && post.exchange.is_closed() {
-            lane.sleep_a_while();
+            lane.park(None, None);
         } else if post.exchange.drowse(node, number) {
             // Check the leftovers once more after the announcement (M4).
             if lock(&post.leftovers[node]).is_empty() {
-                lane.sleep_a_while();
+                lane.park(None, None);
             }
             post.exchange.wake_up(node, number);
         }

@@ -109,9 +109,7 @@ impl BouncePool {
         share.0.fetch_add(pages, Ordering::Relaxed);
         Some(Bounce { pool: self.clone(), share: share.clone(), first, pages })
     }
-}
 
-impl BouncePool {
     /// Wakes as many waiters as there are free pages, among those that may have one. A woken
     /// task may find that it needs none, so the lanes call this after they have acted on their
     /// wake-ups: the turn is passed on.
@@ -190,7 +188,7 @@ mod tests {
     #[test]
     fn no_object_takes_more_bounce_pages_than_it_leaves() {
         for pages in [2, 3, 64, 100] {
-            let budget = Budget::new(1 << 20);
+            let budget = Budget::new("memory_max", 1 << 20);
             let charge = budget.charge((pages as u64) << 12, "bounce pages").unwrap();
             let pool = BouncePool::new(4096, pages, charge).unwrap();
             let free = || lock(&pool.state).free;

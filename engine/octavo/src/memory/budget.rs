@@ -24,17 +24,9 @@ pub(crate) struct Charge {
 }
 
 impl Budget {
-    /// The budget of the whole cache.
-    pub fn new(max_bytes: u64) -> Arc<Budget> {
-        Budget::bounded_by("memory_max", max_bytes)
-    }
-
-    /// The budget set aside for buffers, a part of the cache's.
-    pub fn for_buffers(max_bytes: u64) -> Arc<Budget> {
-        Budget::bounded_by("buffers_max", max_bytes)
-    }
-
-    fn bounded_by(bound: &'static str, max_bytes: u64) -> Arc<Budget> {
+    /// A budget of `max_bytes`. Errors call it `bound`: `memory_max`, the budget of the whole
+    /// cache, or `buffers_max`, the part set aside for buffers.
+    pub fn new(bound: &'static str, max_bytes: u64) -> Arc<Budget> {
         Arc::new(Budget { bound, max_bytes, used_bytes: AtomicU64::new(0) })
     }
 
@@ -68,9 +60,7 @@ impl Budget {
             }),
         }
     }
-}
 
-impl Budget {
     /// Returns bytes whose charge was [kept](Charge::keep).
     pub fn uncharge(&self, bytes: u64) {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);

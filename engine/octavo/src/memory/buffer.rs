@@ -290,6 +290,8 @@ impl Class {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use octavo_random::Random;
+
     use super::*;
 
     #[test]
@@ -308,14 +310,12 @@ mod tests {
     #[test]
     fn memory_in_use_and_warm_memory_fit_into_the_reserve_at_every_moment() {
         let max = 1 << 20;
-        let reserve = Budget::new(max);
+        let reserve = Budget::new("buffers_max", max);
         let pool = BufferPool::new(reserve.clone());
         let mut held: VecDeque<Buffer> = VecDeque::new();
-        let mut random = 88172645463325252_u64;
+        let mut source = Random::new(88172645463325252);
         for step in 0..3_000 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
+            let random = source.next_u64();
             let len = 1 + (random >> 8) as usize % [4096, 30_000, 300_000][(random % 3) as usize];
             let left = reserve.max_bytes() - reserve.used_bytes();
             match pool.borrow(len) {

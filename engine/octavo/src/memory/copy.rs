@@ -266,8 +266,11 @@ mod by_bytes {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use super::*;
     use std::ops::RangeInclusive;
+
+    use octavo_random::Random;
+
+    use super::*;
 
     /// The largest page.
     const LEN_MAX: usize = 65536;
@@ -275,13 +278,6 @@ mod tests {
     /// Guard bytes on both sides of every copy, which must not change.
     const GUARD_BYTES: usize = 192;
     const GUARD: u8 = 0xA5;
-
-    fn random(state: &mut u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state
-    }
 
     /// Bytes that repeat with no period of a register or a block, and never equal a guard.
     fn pattern(len: usize, seed: usize) -> Vec<u8> {
@@ -397,12 +393,12 @@ mod tests {
         let rounds = if cfg!(miri) { 1 } else { 300 };
         let mut field = Field::new(LEN_MAX);
         each_copy(|name, lens, copy| {
-            let mut state = 0x9E37_79B9_7F4A_7C15;
+            let mut random = Random::new(0x9E37_79B9_7F4A_7C15);
             for _ in 0..rounds {
                 // Half of the lengths are below 8 KiB, where the variants change.
-                let below = if random(&mut state) & 1 == 0 { 8192 } else { LEN_MAX + 1 };
-                let len = if cfg!(miri) { 5000 } else { random(&mut state) as usize % below };
-                let (from, to) = (random(&mut state) as usize % 64, random(&mut state) as usize % 64);
+                let below = if random.next_u64() & 1 == 0 { 8192 } else { LEN_MAX + 1 };
+                let len = if cfg!(miri) { 5000 } else { random.next_u64() as usize % below };
+                let (from, to) = (random.next_u64() as usize % 64, random.next_u64() as usize % 64);
                 field.check(name, copy, len.clamp(*lens.start(), *lens.end()), from, to);
             }
             if !cfg!(miri) {

@@ -34,7 +34,7 @@ impl PartitionInner {
     pub unsafe fn read_counted(&self, tag: Tag, skip: usize, to: *mut u8, len: usize, first: bool) -> bool {
         let counting = if first { Counting::Accesses } else { Counting::Nothing };
         let charge = |hit: bool| {
-            if first && self.places.charged && !(hit && self.places.replicates) {
+            if first && !(hit && self.places.replicates) {
                 self.charge_access(tag, len, 1);
             }
         };
@@ -73,9 +73,7 @@ impl PartitionInner {
         if self.count_write(tag, || self.find_near(tag).is_some()) {
             self.weigh_write(tag, bytes);
         }
-        if self.places.charged {
-            self.charge_access(tag, bytes, 1);
-        }
+        self.charge_access(tag, bytes, 1);
     }
 
     /// Does what `copy_resident` does while every step of the table is recorded: looking up the
@@ -190,9 +188,7 @@ impl ObjectInner {
         for (number, read) in reads.iter().enumerate() {
             if missing.next_if(|missing| **missing == number).is_none() {
                 let tag = self.tag_at(read.start());
-                if partition.places.charged {
-                    partition.charge_access(tag, read.buffer.len(), reads.len() as u64);
-                }
+                partition.charge_access(tag, read.buffer.len(), reads.len() as u64);
                 partition.record_access(tag, false, true);
             }
         }
@@ -214,7 +210,7 @@ impl ObjectInner {
             // SAFETY: the buffer is valid for its length, and the range lies in one page.
             && let Some(hit) = unsafe { partition.read_recorded(tag, skip, to, len, Counting::Requests) }
         {
-            if hit && partition.places.charged {
+            if hit {
                 partition.charge_access(tag, len, 1);
             }
             return hit;

@@ -76,9 +76,7 @@ impl Note<'_> {
     /// Records that a pin was dropped.
     #[inline(always)]
     pub fn unpinned(self, slot: SlotIndex) {
-        if let Some(writing) = self.0 {
-            writing.write(|encoder| encoder.push(&Event::Unpin { slot: slot.0 }));
-        }
+        self.event(|| Event::Unpin { slot: slot.0 });
     }
 
     /// Records an event that is not a step of a page.
@@ -159,7 +157,7 @@ impl PartitionInner {
 
     /// Begins an event that recordings of a sample contain, too.
     pub fn note_of_all(&self) -> Note<'_> {
-        Note((self.recorder.below() != 0).then(|| self.writing()))
+        Note(self.is_recorded().then(|| self.writing()))
     }
 
     /// Whether every step of the table is recorded.
@@ -178,9 +176,7 @@ impl PartitionInner {
 
     /// Records an event that recordings of a sample contain, too.
     pub fn record(&self, event: impl FnOnce() -> Event) {
-        if self.recorder.below() != 0 {
-            self.writing().write(|encoder| encoder.push(&event()));
-        }
+        self.note_of_all().event(event);
     }
 
     /// Records a step in a recording of a sample, if the sample contains the page. A recording of
@@ -272,15 +268,12 @@ impl PartitionInner {
         Totals { hits: self.counters.sum(Count::Hits), misses: self.counters.sum(Count::Misses) }
     }
 
-    fn totals_since(&self, before: Totals) -> Totals {
-        let Totals { hits, misses } = self.totals();
-        Totals { hits: hits.wrapping_sub(before.hits), misses: misses.wrapping_sub(before.misses) }
-    }
-
     /// Ends the current block with the totals so far, hands it to the thread that takes blocks, and
     /// returns the totals. Ends the recording if no empty block is left.
     pub fn end_block(&self, tape: &mut Tape) -> Totals {
-        let totals = self.totals_since(tape.began);
+        let (now, began) = (self.totals(), tape.began);
+        let (hits, misses) = (now.hits.wrapping_sub(began.hits), now.misses.wrapping_sub(began.misses));
+        let totals = Totals { hits, misses };
         tape.encoder.push(&Event::Totals(totals));
         let next = tape.spare.pop();
         if next.is_none() && tape.end.is_none() {

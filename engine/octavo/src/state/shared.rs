@@ -39,10 +39,10 @@ pub(crate) struct Shared {
 impl Shared {
     pub fn new(config: CacheConfig) -> Result<Shared, Error> {
         config.validate()?;
-        let budget = Budget::new(config.memory_max_bytes);
+        let budget = Budget::new("memory_max", config.memory_max_bytes);
         let reserve_bytes = config.reserve_bytes();
         let reserved = budget.charge(reserve_bytes, "the reserve for buffers")?;
-        let reserve = Budget::for_buffers(reserve_bytes);
+        let reserve = Budget::new("buffers_max", reserve_bytes);
         let page_bytes = config.page_bytes as usize;
         let bounce_pages = (reserve_bytes as usize / 8 / page_bytes).clamp(2, 4096);
         let charge = reserve.charge((bounce_pages * page_bytes) as u64, "bounce pages")?;

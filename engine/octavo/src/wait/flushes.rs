@@ -7,6 +7,7 @@ use crate::sync::{Mutex, lock};
 /// The flushes of an object (syncs of its store), one at a time. If two were in flight and one
 /// failed, the success of the other would not prove that the bytes of both are durable. Tasks that
 /// ask while a flush is in flight share the next one.
+#[derive(Default)]
 pub(crate) struct Flushes(Mutex<FlushState>);
 
 #[derive(Default)]
@@ -30,10 +31,6 @@ pub(crate) enum Flush {
 }
 
 impl Flushes {
-    pub fn new() -> Self {
-        Flushes(Mutex::new(FlushState::default()))
-    }
-
     /// Asks for a flush. `needed` holds the number of the first flush that covers the task; the
     /// first call, with 0, sets it.
     pub fn ask(&self, needed: &mut u64, waiter: impl FnOnce() -> Waiter) -> Flush {

@@ -64,9 +64,9 @@ impl Mailbox {
     pub fn new(ring: Arc<Ring>) -> Arc<Mailbox> {
         Arc::new(Mailbox {
             ring,
-            ready: Mutex::new(Vec::new()),
-            parked: AtomicBool::new(false),
-            attended: AtomicBool::new(false),
+            ready: Mutex::default(),
+            parked: AtomicBool::default(),
+            attended: AtomicBool::default(),
         })
     }
 
@@ -109,13 +109,6 @@ impl Mailbox {
 
     pub fn unpark(&self) {
         self.parked.store(false, Ordering::Relaxed);
-    }
-
-    /// Wakes the owner if it is asleep, so that it checks again which lanes are attended.
-    pub fn wake_if_parked(&self) {
-        if self.parked.load(Ordering::SeqCst) {
-            self.ring.wake();
-        }
     }
 
     /// Ends the owner's sleep. If the owner is awake, its next sleep ends at once.

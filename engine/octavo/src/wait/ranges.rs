@@ -10,16 +10,13 @@ use crate::position::PageIndex;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
 /// The closed ranges of an object, in pages, and the tasks that wait for each.
+#[derive(Default)]
 pub(crate) struct Ranges {
     count: AtomicU32,
     ranges: Mutex<Vec<(Range<PageIndex>, Vec<Waiter>)>>,
 }
 
 impl Ranges {
-    pub fn new() -> Self {
-        Ranges { count: AtomicU32::new(0), ranges: Mutex::new(Vec::new()) }
-    }
-
     /// Registers with the closed range that contains `page`, and returns whether there is one. The
     /// caller holds the lock of the page's set.
     pub fn wait(&self, page: PageIndex, waiter: impl FnOnce() -> Waiter) -> bool {
@@ -30,13 +27,9 @@ impl Ranges {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
-        match lock(&self.ranges).iter_mut().find(|(range, _)| range.contains(&page)) {
-            Some((_, waiters)) => {
-                waiters.push(waiter());
-                true
-            }
-            None => false,
-        }
+        let mut ranges = lock(&self.ranges);
+        let closed = ranges.iter_mut().find(|(range, _)| range.contains(&page));
+        closed.map(|(_, waiters)| waiters.push(waiter())).is_some()
     }
 
     /// Whether the page lies in a closed range. The caller holds the lock of the page's set.

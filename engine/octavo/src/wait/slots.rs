@@ -14,15 +14,12 @@ use crate::ways::WAYS;
 const SHARDS: usize = 16;
 
 /// The waiters of a partition's slots.
+#[derive(Default)]
 pub(crate) struct SlotWaiters {
     shards: [Mutex<HashMap<SlotIndex, Vec<Waiter>>>; SHARDS],
 }
 
 impl SlotWaiters {
-    pub fn new() -> Self {
-        SlotWaiters { shards: std::array::from_fn(|_| Mutex::new(HashMap::new())) }
-    }
-
     fn shard(&self, slot: SlotIndex) -> &Mutex<HashMap<SlotIndex, Vec<Waiter>>> {
         &self.shards[slot.0 as usize % SHARDS]
     }

@@ -16,16 +16,13 @@ use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 /// A page is in a slot or in this map, never in both: strays are added and looked up under the lock
 /// of their page's set. All operations on one page are therefore ordered, and no fill can publish
 /// bytes that a write has made stale.
+#[derive(Default)]
 pub(crate) struct Strays {
     count: AtomicU32,
     pages: Mutex<HashMap<Tag, Vec<Waiter>>>,
 }
 
 impl Strays {
-    pub fn new() -> Self {
-        Strays { count: AtomicU32::new(0), pages: Mutex::new(HashMap::new()) }
-    }
-
     /// Registers with the page if it is a stray, and returns whether it is. The caller holds the
     /// lock of the page's set.
     pub fn wait(&self, tag: Tag, waiter: impl FnOnce() -> Waiter) -> bool {
@@ -33,13 +30,7 @@ impl Strays {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        match lock(&self.pages).get_mut(&tag) {
-            Some(waiters) => {
-                waiters.push(waiter());
-                true
-            }
-            None => false,
-        }
+        lock(&self.pages).get_mut(&tag).map(|waiters| waiters.push(waiter())).is_some()
     }
 
     /// Whether the page is a stray. The caller holds the lock of the page's set.

@@ -25,8 +25,9 @@ impl PartitionInner {
     /// Charges an access to `bytes` bytes of a page. The access is one of `together` that are
     /// looked up together, of which up to twelve overlap.
     pub fn charge_access(&self, tag: Tag, bytes: usize, together: u64) {
-        let is_here = self.node_of(tag) == self.shared.numa.here();
-        self.charge(is_here, waits_of(together), bytes as u64);
+        if self.places.charged {
+            self.charge_at(self.node_of(tag) == self.shared.numa.here(), bytes, together);
+        }
     }
 
     /// Charges half of a bundle's round trip: that of the sender or that of the server. `bytes` is
@@ -36,29 +37,15 @@ impl PartitionInner {
         self.charge(false, LINES_OF_BUNDLE / 2 * LINE, letters * BYTES_OF_LETTER / 2 + bytes);
     }
 
-    /// Charges making a twin: waits for its main's lines, and the page's bytes.
-    pub fn charge_copy(&self) {
-        self.charge(false, waits_of(1), self.page_bytes() as u64);
-    }
-
-    /// Charges moving a page's main to this node: waits for the sets of its places, and the page's
-    /// bytes.
-    pub fn charge_switch(&self) {
-        self.charge(false, 2 * waits_of(1), self.page_bytes() as u64);
-    }
-
-    /// Charges finding twins on `nodes` other nodes and marking them stale.
-    pub fn charge_overtaking(&self, nodes: u64) {
-        self.charge(false, nodes * waits_of(1), 0);
-    }
-
     /// Charges an access to `bytes` bytes of the thread's own node (`is_here`) or of another.
     pub fn charge_at(&self, is_here: bool, bytes: usize, together: u64) {
         self.charge(is_here, waits_of(together), bytes as u64);
     }
 
-    fn charge(&self, is_here: bool, waits: u64, bytes: u64) {
-        let Some(cost) = self.shared.numa.cost else { return };
+    /// Charges `waits` waits for lines and `bytes` bytes of the thread's own node (`is_here`) or of
+    /// another.
+    pub fn charge(&self, is_here: bool, waits: u64, bytes: u64) {
+        let Some(cost) = self.shared.numa.cost.filter(|_| self.places.charged) else { return };
         let counts = if is_here {
             (Count::LocalWaits, Count::LocalBytes)
         } else {

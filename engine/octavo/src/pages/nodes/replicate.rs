@@ -27,6 +27,7 @@ use octavo_table::{Copying, Found, NodeId, SlotIndex, State, Tag, Word};
 
 use crate::memory::copy;
 use crate::numa::Replication;
+use crate::numa::cost::waits_of;
 use crate::pages::mover::PageMover;
 use crate::state::counters::Count;
 use crate::state::nodes::is_probe;
@@ -51,7 +52,7 @@ impl PartitionInner {
         if !self.places.replicates {
             // SAFETY: the caller's promise.
             let is_hit = unsafe { self.copy_resident(tag, skip, to, len) };
-            if is_hit && self.places.charged {
+            if is_hit {
                 self.charge_access(tag, len, together);
             }
             return is_hit;
@@ -141,9 +142,7 @@ impl PartitionInner {
     fn found_at(&self, tag: Tag, (is_home_here, is_here): (bool, bool), len: usize, together: u64) {
         self.weigh(tag, (is_home_here, is_here), len, together);
         self.counters.add(if is_here { Count::LocalHits } else { Count::RemoteHits }, 1);
-        if self.places.charged {
-            self.charge_at(is_here, len, together);
-        }
+        self.charge_at(is_here, len, together);
     }
 
     /// Whether pages may have twins and leave home. Not while every step is recorded: a replay
@@ -200,10 +199,9 @@ impl PartitionInner {
         self.counters.add(if is_refresh { Count::TwinsRefreshed } else { Count::TwinsMade }, 1);
         self.counters.add(Count::RemoteHits, 1);
         self.weigh_copy(tag, len, together);
-        if self.places.charged {
-            self.charge_copy();
-            self.charge_at(true, len, together);
-        }
+        // Waits for the main's lines, and the page's bytes.
+        self.charge(false, waits_of(1), self.page_bytes() as u64);
+        self.charge_at(true, len, together);
         true
     }
 
@@ -243,10 +241,10 @@ impl PartitionInner {
     fn overtake_twins(&self, tag: Tag, bits: u8) {
         let overtaken = self.table.overtake(tag, bits);
         self.counters.add(Count::TwinsOvertaken, u64::from(overtaken));
-        self.weigh_overtaking(tag, u64::from(bits.count_ones()));
-        if self.places.charged {
-            self.charge_overtaking(u64::from(bits.count_ones()));
-        }
+        let nodes = u64::from(bits.count_ones());
+        self.weigh_bringing(tag, |prices| prices.overtaking(nodes));
+        // Finding the twins, and marking them stale.
+        self.charge(false, nodes * waits_of(1), 0);
     }
 
     /// T7: fills a claimed page from one of its twins and publishes the page. Returns `false` if no
@@ -314,10 +312,10 @@ impl PartitionInner {
         self.counters.add(Count::EvictionsCapacity, u64::from(switch.displaced.is_some()));
         if switch.to.is_some() {
             self.counters.add(Count::Switches, 1);
-            self.weigh_switch(tag);
-            if self.places.charged {
-                self.charge_switch();
-            }
+            let bytes = self.page_bytes() as u64;
+            self.weigh_bringing(tag, |prices| prices.switch(bytes));
+            // Waits for the sets of the main's places, and the page's bytes.
+            self.charge(false, 2 * waits_of(1), bytes);
         }
     }
 

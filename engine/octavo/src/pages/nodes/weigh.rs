@@ -3,7 +3,7 @@
 
 use octavo_table::Tag;
 
-use crate::numa::{LETTERS_MAX, NumaMode};
+use crate::numa::{LETTERS_MAX, NumaMode, Prices};
 use crate::state::counters::Count;
 use crate::state::nodes::TURNS;
 use crate::state::partition::PartitionInner;
@@ -50,18 +50,11 @@ impl PartitionInner {
         }
     }
 
-    /// Adds the cost of a write that marks twins on `nodes` nodes stale.
-    pub fn weigh_overtaking(&self, tag: Tag, nodes: u64) {
+    /// Adds what it costs to have brought a page to other nodes: marking its twins stale at a
+    /// write, or moving its main.
+    pub fn weigh_bringing(&self, tag: Tag, cost: impl FnOnce(&Prices) -> f64) {
         if self.places.chooses && self.auto.is_probe(tag) {
-            self.auto.brought.fetch_add(self.auto.prices.overtaking(nodes) as u64, Ordering::Relaxed);
-        }
-    }
-
-    /// Adds the cost of moving a main to this node.
-    pub fn weigh_switch(&self, tag: Tag) {
-        if self.places.chooses && self.auto.is_probe(tag) {
-            let cost = self.auto.prices.switch(self.page_bytes() as u64);
-            self.auto.brought.fetch_add(cost as u64, Ordering::Relaxed);
+            self.auto.brought.fetch_add(cost(&self.auto.prices) as u64, Ordering::Relaxed);
         }
     }
 
