@@ -24,8 +24,8 @@
 //!   another program. The close counts if the modification time moved since the previous look. For
 //!   a device, whose node keeps its modification time, the close always counts.
 //!
-//! A watch misses a writer on another machine, or one that keeps the file open, while the store
-//! itself is being written.
+//! During the store's own writes, a watch misses a writer on another machine, and a writer that
+//! keeps the file open.
 
 use std::fs::{self, File, Metadata};
 use std::io;

@@ -15,8 +15,9 @@ use crate::state::{Leaf, Pace, State, Trend};
 /// 128 to 256 pieces, fewer only if the memory has fewer granules.
 const CHUNKS: u64 = 256;
 
-/// Share of all misses that a move must save: `NOISE` divided by the square root of the pages in
-/// all samples, which is their error; but at least `INERTIA_LEAST`, because loads change too.
+/// The share of all misses that a move of all memory must save ([`Pace::inertia`]) is `NOISE` times
+/// the relative error of the samples, which is one divided by the square root of all sampled pages.
+/// It is at least `INERTIA_LEAST`, because loads change too.
 const NOISE: f64 = 1.6;
 const INERTIA_LEAST: f64 = 0.02;
 
@@ -94,8 +95,8 @@ impl<'s> Tree<'s> {
         self.state.total_bytes.saturating_sub(given)
     }
 
-    /// Gives partitions more, by weight, up to a size for each, as far as there is memory and the
-    /// groups above allow.
+    /// Distributes up to `budget` bytes among the partitions `among`, by `weight`. Each partition
+    /// grows at most to its size by `to`, and only as far as the groups above have room.
     fn raise(
         &mut self,
         among: &[usize],
@@ -105,7 +106,8 @@ impl<'s> Tree<'s> {
         budget: u64,
     ) {
         let mut budget = budget;
-        // A group may refuse a part that its members were to get: then others get another turn.
+        // If a group has no room for all that its members were to get, the next turn offers the
+        // rest to the other partitions.
         for _ in 0..8 {
             let room: Vec<u64> = among
                 .iter()
@@ -138,9 +140,10 @@ impl<'s> Tree<'s> {
         (0..self.sizes.len()).map(|node| self.weight(node)).collect()
     }
 
-    /// Keeps the promises: a granule for each partition, then `min`, then `low`, then something for
-    /// partitions with little data; partitions before groups. If memory does not suffice for all
-    /// promises of a kind, all get the same share of what they lack.
+    /// Keeps the promises: a granule for each partition, then `min`, then `low` (each for
+    /// partitions before groups), then up to half a share by weight for each used partition whose
+    /// curve has too few references. If memory does not suffice for all partitions' `min` or `low`,
+    /// all get the same share of what they lack.
     pub fn keep_promises(&mut self) {
         let all = self.leaves.clone();
         for leaf in &all {
@@ -154,7 +157,7 @@ impl<'s> Tree<'s> {
             };
             // 1. The partitions' own.
             let to: Vec<u64> = (0..self.sizes.len())
-                // At most the total: a promise may be as large as a number can be.
+                // At most the total: a promise may be as large as `u64::MAX`.
                 .map(|node| whole(promise(self, node).min(self.state.total_bytes), self.granule))
                 .collect();
             let lacks: Vec<u64> =
@@ -222,8 +225,8 @@ impl<'s> Tree<'s> {
         let chunk = (left / CHUNKS).next_multiple_of(self.granule).max(self.granule);
         let count = (left / chunk) as usize;
         let mut roots: Vec<Dealt> = Vec::new();
-        // Children come after their parents: backwards, the children of each group are complete
-        // before the group.
+        // Parents precede their children in the state. In reverse order, all children of a group
+        // are therefore complete before the group.
         let mut below: Vec<Vec<Dealt>> = (0..self.sizes.len()).map(|_| Vec::new()).collect();
         for node in (0..self.sizes.len()).rev() {
             let room = self.ceiling(node, Ceiling::High).saturating_sub(self.sizes[node]);
@@ -290,9 +293,9 @@ impl<'s> Tree<'s> {
             .unwrap_or((0.0, 0))
     }
 
-    /// Leaves the memory that saves no misses where it is, or shares it by weight among all
-    /// partitions that were ever used (among all, if none was). A part that not even those may have
-    /// goes beyond `high`.
+    /// Distributes the memory that saves no misses. First, partitions keep what they have, up to
+    /// `high`. The rest is shared by weight among all partitions that were ever used (among all, if
+    /// none was), up to `high`; if memory is still left, up to `max`.
     pub fn leave_the_rest(&mut self) {
         let all = self.leaves.clone();
         let (state, granule, weights) = (self.state, self.granule, self.weights());
@@ -314,8 +317,8 @@ struct Worth<'s> {
     weight: f64,
 }
 
-/// The cost of moving a byte to a partition or away from it: `still` if the move continues the last
-/// direction, `turn` times as much if it reverses that.
+/// The cost of moving a byte to a partition or away from it: `still`, or `turn` times as much if
+/// the move reverses the partition's trend.
 #[derive(Clone, Copy)]
 struct Drag {
     still: f64,
@@ -353,10 +356,10 @@ struct Dealt {
 }
 
 enum How {
-    /// A partition, and how many of the given chunks it takes, by their number.
+    /// A partition, and the number of chunks that it takes, indexed by the number that it is given.
     Partition(usize, Vec<u16>),
-    /// The members, each with the number of chunks that it gets, by the chunks left after the
-    /// members behind it were served.
+    /// The members, each with the number of chunks that it gets. That number is indexed by the
+    /// number of chunks left after the members behind it in the list were served.
     Group(Vec<(Dealt, Vec<u16>)>),
 }
 
@@ -396,7 +399,8 @@ impl Dealt {
         Dealt { values, how: How::Group(merged) }
     }
 
-    /// Appends the chunks of every partition below, if there are `chunks` chunks.
+    /// Appends (partition, number of chunks) for every partition below, if the node itself gets
+    /// `chunks` chunks.
     fn choose(self, chunks: usize, chosen: &mut Vec<(usize, usize)>) {
         let mut chunks = chunks.min(self.values.len() - 1);
         match self.how {

@@ -15,9 +15,9 @@
 //!   wakes one of them.
 //! * R4. The leader sleeps until the kernel posts an entry after the last one that it saw. A thread
 //!   with news that is not such an entry (a wake, a completion from elsewhere) posts a NOP, at most
-//!   one at a time. There is news as long as the inbox is not empty or a wake is untaken. A thread
-//!   that consumes the NOP meanwhile posts it again, unless no thread sleeps in the kernel or
-//!   polls.
+//!   one at a time. There is news as long as the inbox is not empty, a wake is untaken, or the ring
+//!   has used a simulated disk and has I/O in flight. If there is still news when a thread consumes
+//!   the NOP, and a leader sleeps or a caller polls, that thread posts another NOP.
 //! * R5. A wake is taken by every `wait` that had begun when it was sent or, if there is none, by
 //!   the next one. `reap` never takes a wake.
 //!
@@ -70,14 +70,15 @@ struct State {
     sleepers: usize,
     /// A thread sleeps in the kernel, or is about to (R3).
     leader: bool,
-    /// A NOP is between the engine and `harvest` (R4).
+    /// A NOP has been posted and not yet harvested (R4).
     nop_in_flight: bool,
     /// A caller has the descriptor to poll.
     polled: bool,
     /// The blocking engine's event counter is set.
     event_set: bool,
-    /// The number of times that a simulated disk got a new event, so that a waiter steps each of
-    /// them before it sleeps.
+    /// Counts the moments when a simulated disk may have got a new event: a push, or the end of a
+    /// hang. If the count grows while a waiter steps the disks, the waiter steps them again before
+    /// it sleeps.
     sim_news: u64,
 }
 
@@ -230,7 +231,8 @@ impl RingCore {
                 self.files.submit(self);
             }
             for Completed { token, result, store } in batch.into_iter().flatten() {
-                // R2. Also before the callback, which may close the store and open it again.
+                // R2. The handle is dropped before the callback, which may close the store and open
+                // it again.
                 drop(store);
                 on_completion(token, result);
             }

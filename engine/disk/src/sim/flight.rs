@@ -52,7 +52,7 @@ enum Moment {
     Past,
 }
 
-/// One attempt of an I/O's only part.
+/// One attempt at an I/O. On a simulated disk, an I/O has one part.
 pub(super) struct Flight {
     ring: Arc<dyn Sink>,
     io: Io,
@@ -78,7 +78,8 @@ pub(super) struct Flights {
     now_ticks: u64,
     numbers: u64,
     flights: BTreeMap<u64, Flight>,
-    /// By tick and number: the flight, and whether its event is that at the end.
+    /// The pending events, ordered by (tick, number). Each value is the flight's id, and whether
+    /// the event is at the flight's end (rather than halfway).
     events: BTreeMap<(u64, u64), (u64, bool)>,
     end_ticks_latest: u64,
 }
@@ -279,7 +280,8 @@ impl State {
         }
     }
 
-    /// D5: lands a part of everything in flight and fails it.
+    /// D5: fails every I/O in flight. Of an I/O that changes the file, lands a random subset of the
+    /// sectors that have not landed.
     pub(super) fn crash_flights(&mut self) -> Vec<Flight> {
         self.flights.events.clear();
         let mut flights: Vec<Flight> = std::mem::take(&mut self.flights.flights).into_values().collect();

@@ -81,8 +81,8 @@ impl Gate {
 
     /// L1: leaves the gate; the I/O's last part is finished.
     pub(crate) fn leave(&self, shard: u8) {
-        // SeqCst: as in `enter`. Everything that the I/O did happens before the change that reads
-        // zero here.
+        // SeqCst: as in `enter`. Everything that the I/O did happens before a change that reads
+        // zero from this counter.
         self.shards[shard as usize].inside.fetch_sub(1, Ordering::SeqCst);
         if self.closed.load(Ordering::SeqCst) {
             let _guard = lock(&self.sleep);

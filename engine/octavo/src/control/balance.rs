@@ -11,12 +11,13 @@ use crate::sync::lock;
 /// Fewest sampled arrivals that a comparison needs.
 const ARRIVALS_MIN: f64 = 512.0;
 
-/// At most one part in this many of all entries moves in a period.
+/// In one period, at most one entry in this many moves (but a partition may always move one).
 const STEP: usize = 32;
 
 impl PartitionInner {
-    /// Reads the clocks of sets of all nodes, and compares the nodes if enough arrivals have been
-    /// counted. Returns from which node to which entries should move, and how many.
+    /// Reads the clocks of sample sets on all nodes, and compares the nodes if enough arrivals have
+    /// been counted. If `TIMES` comparisons in a row found the same hot and cold node, returns the
+    /// verdict and the number of entries that should move from the hot node to the cold one.
     pub fn look_at_nodes(&self) -> Option<(Verdict, usize)> {
         if self.places.nodes == 1 {
             return None;
@@ -101,8 +102,8 @@ mod tests {
         pages
     }
 
-    /// Reads random pages, 8,000 per period, and runs a reaper period after each. Returns the
-    /// hit ratio of each period.
+    /// Runs `periods` reaper periods, with 8,000 reads of random pages before each. Returns the hit
+    /// ratio of each period.
     fn run(cache: &Cache, partition: &Partition, object: &Object, pages: &[u64], periods: usize) -> Vec<f64> {
         let mut state = 7u64;
         let period = |_| {

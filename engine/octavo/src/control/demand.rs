@@ -16,8 +16,9 @@ use crate::sync::lock;
 use crate::ways::WAYS;
 
 impl Partition {
-    /// Returns what a plan needs to know about the partition. Then decays the curve's counts:
-    /// multiplies them by `keep`. With `keep` 1, nothing changes.
+    /// Returns what a plan needs to know about the partition. If `keep` is below 1, also ends a
+    /// period: multiplies the counts of the curve, the misses and the returns by `keep`, decays the
+    /// stretch, and counts periods without requests. With `keep` 1, nothing decays.
     pub(crate) fn share(&self, keep: f64) -> Share {
         let inner = &self.inner;
         let curve = inner.table.miss_curve();

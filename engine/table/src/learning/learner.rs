@@ -3,9 +3,9 @@
 //!
 //! A miniature is a cache of a few sets without pages, run by the policy's own code (`miniature`).
 //! Bits of the tag that nothing else uses select the pages that it follows. The share of pages that
-//! it follows equals its size relative to the partition, so that it misses as the whole would. Of
-//! the hits of a page between two arrivals in its set, the miniature sees only the first, which
-//! marks the page; it sees every miss. So a hit that changes nothing costs nothing here.
+//! it follows equals its size relative to the partition, so that it misses as the whole would. The
+//! miniature sees every miss of these pages, but only hits that mark a page: the first hit of a
+//! page between two arrivals in its set. A hit of a page that is already marked costs nothing here.
 //!
 //! The order whose miniature missed least leads in the whole partition: every set reads one byte
 //! when it chooses a victim. Recent misses and all misses since start have equal weight. Recent
@@ -14,8 +14,8 @@
 //! miniature of `Order::Density` also counts the fate of pages by history and age, and every few
 //! turnovers the densities are computed again.
 //!
-//! A partition too small for a table of densities does without that order. One smaller than a set
-//! of a miniature learns nothing.
+//! A partition too small for a table of densities does without that order. If there is not even
+//! room for one set per miniature, the partition learns nothing.
 //!
 //! One thread at a time teaches the learner. A thread that finds it busy skips the access, and the
 //! sample is a little smaller. Not here: what the orders are (`octavo`).
@@ -33,24 +33,26 @@ use crate::word::tag::Tag;
 const SLOTS_MAX: u64 = 1024;
 
 /// Share of a partition's memory that the learner uses, in thousandths. The rest of one hundredth
-/// is left for the monitor, which makes better use of it: twice this share, or thirty times, chose
-/// no better orders for partitions of 512 to 4096 pages, nor did a sixth as much; and with
-/// half as much again partition sizes followed a change of phase in 37 periods instead of 22.
+/// is left for the monitor, which makes better use of it. For partitions of 512 to 4096 pages, a
+/// sixth of this share, twice and thirty times this share all chose no better orders. With one and
+/// a half times this share, partition sizes followed a change of phase in 37 periods instead of 22.
 const SHARE: u64 = 3;
 
-/// Share for partitions below `SMALL_PAGES` pages, in thousandths, up to the bytes that a partition
-/// of `SMALL_PAGES` pages gives. There a few slots more matter, and a monitor has little to tell.
+/// Share for partitions below `SMALL_PAGES` pages, in thousandths, but at most the bytes that the
+/// learner of a partition of `SMALL_PAGES` pages gets. In small partitions a few more slots matter,
+/// and a monitor has little to tell.
 const SHARE_OF_SMALL: u64 = 8;
 const SMALL_PAGES: u64 = 512;
 
 /// Below this number of slots per miniature the table of densities uses more memory than it is
-/// worth; any number from 64 to 256 is nearly equal.
+/// worth. Any limit from 64 to 256 does nearly as well.
 const SLOTS_WITH_DENSITIES: u32 = 64;
 
 /// Minimum number of bytes that a slot of the table stands for.
 const PAGE_BYTES: u64 = 4096;
 
-/// Number of judgements per turnover of a miniature, counted by the misses of the first one.
+/// Number of judgements per turnover. A turnover is as many misses of the first miniature as a
+/// miniature has slots.
 const JUDGEMENTS_PER_TURNOVER: u64 = 16;
 
 /// Factor of a recent miss's weight per judgement: one half after three turnovers.
@@ -69,7 +71,7 @@ const LESSON_EVENTS_MIN: u64 = 2000;
 /// behaves like the average.
 const PRIOR_EVENTS: f32 = 50.0;
 
-/// Number of sample numbers of a tag.
+/// Number of distinct values of `Tag::sample`.
 const SAMPLES: u64 = 1 << Tag::SAMPLE_BITS;
 
 /// The order that leads until something is learned. A load that does not fit into a small partition
@@ -87,8 +89,8 @@ pub(crate) struct Learner {
     /// Size that the miniatures should have, encoded; the next teacher creates them in that size.
     size: AtomicU32,
     lead: Lead,
-    /// A copy of `Learned::misses` for readers: taking the lock of the lessons would keep a teacher
-    /// away.
+    /// By order: the misses at the last judgement, as in `Learned::misses`. Readers get them here,
+    /// because a reader that held the lock of `lessons` would make a teacher skip an access.
     judged: [(AtomicU32, AtomicU32); Order::ALL.len()],
     lessons: Mutex<Lessons>,
 }

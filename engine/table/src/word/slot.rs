@@ -25,8 +25,8 @@
 //! | Detached |          |          | no thread        | Free                              |
 //! | Copying, Twin, Stale | | | copies of other nodes' pages: see `twin` | |
 //!
-//! In Storing, the bytes that will replace the page's go to the store first. Detached is a snapshot
-//! for its pins.
+//! In Storing, the bytes that will replace the page's go to the store first. A Detached slot keeps
+//! a snapshot for the holders of its pins.
 //!
 //! The fields:
 //!
@@ -44,8 +44,8 @@
 //! # The protocol
 //!
 //! - **P1 claim** (under the set's lock): Free, or Clean without pins and write-back -> Filling,
-//!   version + 1 (a compare-and-swap, for pins come without the lock). Then a release fence, then
-//!   the tag, then the bytes.
+//!   version + 1 (a compare-and-swap, because a pin needs no lock). Then a release fence, then the
+//!   tag, then the bytes.
 //! - **P2 publish** (claimant): Filling -> Clean or Dirty, with release. A thread that sees the new
 //!   state sees the tag and the bytes.
 //! - **P3 read by the word** (any thread, no store): load the word with acquire and see that it is
@@ -64,28 +64,29 @@
 //! - **P8 store** (write-through): Clean -> Storing while the bytes travel to the store; readers
 //!   still read the old ones. Then Storing -> Writing if there are no pins, and P7. If the slot is
 //!   pinned or the store failed: P9.
-//! - **P9 remove** (under the set's lock): an owned state (Filling, Writing, Storing), or Clean ->
-//!   Free, version + 1; with pins -> Detached instead.
+//! - **P9 remove** (under the set's lock): an owned state (Filling, Writing, Storing), or Clean or
+//!   Dirty without write-back -> Free, version + 1; with pins -> Detached instead.
 //! - **P10 begin write-back**: Dirty without write-back -> the same with the flag. At most one
 //!   write-back of a page is in flight, so that an older version can never overtake a newer one on
 //!   its way to the store.
 //! - **P11 end write-back**: the flag is cleared. Dirty becomes Clean if the version is the one
 //!   that was written and the write succeeded.
-//! - **P12 wait**: compare-and-swap of a busy word with itself and the *waited* flag, even if the
+//! - **P12 wait**: a compare-and-swap adds the *waited* flag to a busy word. It is done even if the
 //!   flag is already set: the swap fails if the state has ended, which a plain load would not
 //!   reveal. The thread that ends the busy state clears the flag, with acquire, and learns that it
-//!   was set. So no waiter is forgotten, and whatever a waiter registered before its swap is
-//!   visible.
+//!   was set. So no waiter is forgotten, and that thread sees whatever a waiter registered before
+//!   its swap.
 //! - **P13 read at a glance** (any thread, no store; nearly every hit is one): as P3, but with one
 //!   word of the whole set in place of the slot's own. The low bits of that word say which ways are
 //!   *shown*, the high bits are the set's version. The thread that finishes a page (P2, P7) first
 //!   shows it: it sets the bit, with release. The thread that takes a page's bytes or tag away (P1
 //!   of a Clean page, P6, P8's second half and move, P9) hides it after its swap and before the
-//!   release fence: one addition clears the bit and increments the version. So only the slot's
-//!   owner changes the bit, or a thread under the lock that the next owner needs; a readable word's
-//!   page is shown. The copy is good if the version is the same at the end: no page of the set was
-//!   hidden, this one included. If a neighbour was hidden the reader cannot tell, and looks again
-//!   by P3. The set's version has the bits that the ways leave: 48 of them with 16 ways.
+//!   release fence: one addition clears the bit and increments the version. So the bit is changed
+//!   only by the slot's owner, or under the set's lock, which the next owner needs. While a word is
+//!   readable, its way is shown. The copy is good if the version is the same at the end: no page of
+//!   the set was hidden, this one included. If the version has changed, the hidden page may have
+//!   been a neighbour; the reader cannot tell, and looks again by P3. The set's version has the
+//!   bits that the ways leave: 48 of them with 16 ways.
 //! - **P14 hold** (clearing a range): Dirty without write-back -> Storing with the flag. Zeros will
 //!   replace the bytes, and the store is cleared first. Readers and pins continue; no thread writes
 //!   the page, writes it back, moves it or evicts it. Then P9 if the store has cleared the range;
@@ -216,8 +217,8 @@ impl<'t> Slot<'t> {
         self.claim_as(State::Filling, seen, tag, 0)
     }
 
-    /// P1, also for a copy (T1), and for a page that may have copies on the nodes of these bits
-    /// (T7).
+    /// P1, with the state that the slot enters (another one for a copy, T1) and the bits of the
+    /// nodes on which the page may already have copies (T7).
     pub(crate) fn claim_as(&self, state: State, seen: Word, tag: Tag, twins: u8) -> bool {
         debug_assert!(seen.evictable());
         let bare = seen.without(WAITED | WRITEBACK | PIN_MASK | TWINS_MASK);
@@ -235,12 +236,12 @@ impl<'t> Slot<'t> {
         true
     }
 
-    /// Replaces the word by what `next` makes of it, as soon as no other thread changes it in
-    /// between. Returns the word that was replaced. Acquire in failure: pairs with the end of the
-    /// state that `seen` showed, for a caller that looks again.
+    /// Replaces the word by the result of `next`, which is called again whenever another thread has
+    /// changed the word in between. Returns the word that was replaced. Acquire on failure: pairs
+    /// with the end of the state that `seen` showed, for a caller that looks again.
     ///
     /// # Errors
-    /// The word of which `next` makes nothing.
+    /// The current word, if `next` returns `None` for it.
     #[inline(always)]
     pub(crate) fn change(
         &self,
@@ -258,9 +259,9 @@ impl<'t> Slot<'t> {
         Err(now)
     }
 
-    /// Changes a word whose state only its owner ends, or a thread under the set's lock; others
-    /// change its flags and pins in the meantime. Returns the word that was replaced. Release:
-    /// whatever the owner did with the bytes comes before the next claimant's writing (P1).
+    /// Changes a word whose state can be ended only by its owner or under the set's lock. Other
+    /// threads may change its flags and pins in the meantime. Returns the word that was replaced.
+    /// Release: whatever the owner did with the bytes comes before the next claimant's writes (P1).
     /// Acquire: pairs with `unpin`, and with `wait` (P12), whose registration is looked up next.
     #[inline(always)]
     pub(crate) fn change_own(&self, next: impl Fn(Word) -> Word) -> Word {
@@ -342,7 +343,7 @@ impl<'t> Slot<'t> {
     }
 
     /// P7. Ends a write and makes the page readable again. Returns whether a waiter must be woken.
-    /// The page has no copies: it had none, or T5 has overtaken them.
+    /// No copy of the page is valid: there was none, or T5 has overtaken them all.
     #[must_use]
     #[inline(always)]
     pub fn end_write(&self, dirty: bool) -> bool {
@@ -423,7 +424,7 @@ impl<'t> Slot<'t> {
             let allowed = now.quiet() && (even_dirty || now.state() == State::Clean);
             (allowed && now.version() == seen.version()).then_some(now.removed())
         })?;
-        // The slot is claimed again under the set's lock, which the caller holds.
+        // The bit is cleared before the next claim, which needs the lock that the caller holds.
         self.hide();
         Ok(removed)
     }

@@ -1,11 +1,11 @@
 //! Writes every dirty page and syncs every object, for as long as it makes progress.
 //!
 //! Objects are synced concurrently.
-//! - An object whose store refuses is retried, until none of its dirty bytes was written for
-//!   `timeout`.
+//! - An object whose sync fails is retried. It is given up when none of its dirty bytes has been
+//!   written for `timeout`, or when no later sync can succeed.
 //! - The drain gives up the remaining objects when, for `timeout`, none of their bytes was written,
-//!   none of them finished, and one has dirty bytes. It names them. So a slow disk may take its
-//!   time and a dead one may not, whatever other disks write meanwhile.
+//!   none of them finished, and one has dirty bytes. It names them. So the drain waits for a slow
+//!   disk, and gives up a dead one once no other remaining object makes progress.
 //! - The drain waits without limit for a store that has all bytes and is making them durable: its
 //!   progress is not visible, and some stores take minutes. (A second signal ends this wait, too.)
 
@@ -56,8 +56,8 @@ pub fn objects(cache: &Cache) -> Vec<Object> {
     cache.partitions().iter().flat_map(|partition| partition.objects()).collect()
 }
 
-/// Drains the cache. Calls `progress` with the dirty bytes whenever they have changed, at most
-/// twice a second. Returns the objects that it gave up.
+/// Drains the cache. Checks the dirty bytes at least twice a second, and calls `progress` with
+/// them whenever they have changed. Returns the objects that it gave up.
 pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) -> Vec<Refusal> {
     let objects = objects(cache);
     let mut open: Vec<Option<Object>> = objects.iter().cloned().map(Some).collect();
@@ -238,7 +238,7 @@ impl Work {
 }
 
 impl Waiting {
-    /// Records a failed try. True: none of its dirty bytes was written for `timeout`.
+    /// Records a failed try. True: none of the object's dirty bytes was written for `timeout`.
     fn has_refused_for(&mut self, timeout: Duration, reason: &str) -> bool {
         let dirty_bytes = self.object.stat().dirty_bytes;
         let since = match &self.refused {

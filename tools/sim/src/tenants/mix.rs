@@ -1,4 +1,4 @@
-//! What is shared among which tenants, and the results.
+//! The input of a comparison (the tenants, and the memory that they share), and its results.
 
 use octavo_share::{Limits, Pace};
 use octavo_table::{PolicyKind, SEGMENTS_MAX};
@@ -27,7 +27,7 @@ pub struct Mix {
     pub chunks: u32,
     /// Accesses between two plans. 0: 1/500 of all accesses.
     pub period: u64,
-    /// Places pages in sets.
+    /// The seed of the hash that places pages in sets.
     pub seed: u64,
     /// Threads.
     pub jobs: usize,
@@ -88,11 +88,11 @@ pub struct Sizes {
     pub moved: u64,
 }
 
-/// The least segments of the memory, if it has as many sets: with fewer, sizes would be coarser
-/// than in a server.
+/// The minimum number of segments in the memory, if it has as many sets: with fewer, sizes would be
+/// coarser than in a server.
 const SEGMENTS_MIN: u64 = 256;
 
-/// The least pages of a piece of the memory.
+/// The minimum number of pages in a piece of the memory.
 const PIECE_MIN: u64 = 16;
 
 impl Mix {

@@ -1,9 +1,10 @@
 //! Tables of requests whose columns the user names: `--columns time,op,offset,size`.
 //!
-//! A line is a request. Its fields are separated by one character, and may be quoted (RFC 4180), or
-//! by white space. The meaning of a column is a [`Role`]; columns without one are ignored. A
-//! request becomes pages as in `extent`. Keys become page numbers: a whole number is its page,
-//! other text is hashed to 64 bits.
+//! A line is a request. Its fields are separated by white space, or by one character; in the second
+//! case they may be quoted (RFC 4180). The meaning of a column is a [`Role`]; columns without one
+//! are ignored. A request with an offset becomes pages as in `extent`. A key becomes a page number:
+//! a whole number is the page number itself, other text is hashed to 64 bits. If the request has a
+//! volume or a size, the first page is a hash of the key and the volume instead.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,7 +25,7 @@ enum Role {
     Time,
     /// The operation: a read, a write, or one that touches no data.
     Operation,
-    /// The begin of the request.
+    /// The start of the request.
     Offset(Unit),
     /// The length of the request.
     Size(Unit),
@@ -34,7 +35,7 @@ enum Role {
     Key,
 }
 
-/// The unit of an offset or a size; [`Unit::Bytes`] has its length in bytes.
+/// The unit of an offset or a size; [`Unit::Bytes`] holds the unit's length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Bytes(u64),
@@ -57,7 +58,7 @@ const COLUMNS_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
     roles: Vec<Role>,
-    /// The names in the table's header, where columns are found by name.
+    /// The names to look for in the table's header, if columns are found by name.
     names: Option<Vec<String>>,
     separator: Separator,
     header_lines: u64,
@@ -127,8 +128,8 @@ impl Columns {
         Columns { separator, ..self }
     }
 
-    /// Returns the columns of a table that begins with `header_lines` lines that are no requests.
-    /// Columns found by name need at least one, the last of which has the names.
+    /// Returns the columns of a table whose first `header_lines` lines are not requests. Columns
+    /// found by name need at least one such line; the last one has the names.
     pub fn below(self, header_lines: u64) -> Columns {
         Columns { header_lines: header_lines.max(u64::from(self.names.is_some())), ..self }
     }
@@ -316,7 +317,8 @@ impl Table {
             let first = volume.map_or(key, |volume| mixed(tag(volume)));
             return Ok(Run { first, count: 1 });
         };
-        // The pages of an object follow its hash, where no other object's pages are.
+        // The pages of an object are numbered from its hash on. Among 2^64 numbers, pages of two
+        // objects are unlikely to overlap.
         let count = bytes.div_ceil(self.extents.page_bytes());
         if count > REQUEST_PAGES_MAX {
             return Err(format!("an object of {count} pages; the most that is taken is {REQUEST_PAGES_MAX}"));
