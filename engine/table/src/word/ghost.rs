@@ -1,9 +1,9 @@
-//! Ghosts: the memory that a set keeps of pages that left it.
+//! Ghosts: a set's records of pages that it has evicted.
 //!
-//! A ring of [`ghosts_of`] entries, oldest first. An entry is sixteen bits of the page's tag and
-//! the policy's sixteen bits. The identity is a guess by design: a false match reinstates a wrong
-//! history, never wrong bytes. All accesses happen under the set's lock, which orders them, so they
-//! are Relaxed.
+//! A ring of [`ghosts_of`] entries, oldest first. An entry consists of sixteen bits of the page's
+//! tag (its *print*) and the policy's sixteen bits. Two pages can have the same print; a false
+//! match reinstates a wrong history, never wrong bytes. All accesses happen under the set's lock,
+//! which orders them, so they are Relaxed.
 
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 use crate::word::probe::has_lower_half;
@@ -55,8 +55,8 @@ impl<'s> Ghosts<'s> {
     /// Removes the ghost of a page and returns its policy bits.
     #[inline(always)]
     pub fn take(&self, print: u16) -> Option<u16> {
-        // Most misses have no ghost: one comparison with the whole ring, stale entries included,
-        // ends those.
+        // Most misses have no ghost. This comparison with the whole ring, stale entries included,
+        // rules a ghost out at little cost.
         if !has_lower_half(self.ring, print) {
             return None;
         }

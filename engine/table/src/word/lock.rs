@@ -1,12 +1,12 @@
 //! The short lock of a set: four bytes that live in the set's own lines.
 //!
-//! The lock protects what fills, evictions and resizes of one set change together: which way is
-//! claimed, the policy's state, the ghosts. Hits never take it. A thread holds it for the length of
-//! a few cache misses and never across I/O, so a contender spins briefly and only then sleeps in
-//! the kernel.
+//! The lock protects the state of one set that fills, evictions and resizes change together: which
+//! ways are claimed, the policy's state, the ghosts. Hits never take it. A thread holds it for the
+//! duration of a few cache misses and never across I/O, so a contender first spins briefly and then
+//! sleeps in the kernel.
 //!
-//! Not here: fairness, poisoning (a panic under the lock unlocks it; the caller answers for the
-//! invariants of the set), recursion and timeouts.
+//! Not here: fairness, poisoning (a panic under the lock unlocks it; the caller is responsible for
+//! the invariants of the set), recursion and timeouts.
 //!
 //! # Protocol
 //!
@@ -14,24 +14,24 @@
 //! "Futexes Are Tricky". Zeroed memory is a free lock.
 //!
 //! * **L1** Only the thread that takes the lock moves the word from 0 to 1 or 2, with Acquire. It
-//!   pairs with L2 of the previous holder: all that the previous holder wrote is visible.
-//! * **L2** Only the holder puts the word back to 0, with Release, by a swap that returns the value
-//!   it replaced.
+//!   pairs with L2 of the previous holder, whose writes are therefore visible.
+//! * **L2** Only the holder puts the word back to 0, with Release, by a swap that returns the
+//!   replaced value (1 or 2).
 //! * **L3** A thread sleeps only after it swapped 2 into the word and the swap returned a value
 //!   other than 0, and the kernel lets it sleep only while the word is still 2. From that swap on
-//!   the word is 2 until the next unlock, which therefore finds the 2. An unlock before the sleep
-//!   makes the kernel refuse the sleep.
+//!   the word is 2 until the next unlock, which therefore replaces a 2. If the unlock comes before
+//!   the sleep, the kernel refuses the sleep.
 //! * **L4** An unlock that replaced 2 wakes one sleeper. A thread that has contended takes the lock
-//!   by writing 2, not 1, because it cannot know whether others sleep. So the next unlock wakes the
-//!   next sleeper and no wake-up is lost. The price is one needless system call after the last of
-//!   them.
+//!   by writing 2, not 1, because it cannot know whether others sleep. So its unlock wakes the next
+//!   sleeper, and no wake-up is lost. The price is one needless system call after the last sleeper.
 //! * **L5** The memory of a lock goes back to the kernel only when no thread holds or awaits the
 //!   lock: a sleeper would see the zero page and never be woken. The thread that empties a segment
 //!   makes sure that no thread can reach it any more.
-//! * **L6** The wake of L4 touches no memory of the lock, only its address. It may come after L5,
-//!   and then wakes no thread, or a thread that finds the word not free and sleeps again.
+//! * **L6** The wake-up of L4 uses only the address of the lock, and does not access its memory. It
+//!   may therefore come after L5. Then it wakes no thread, or one that finds the word not free and
+//!   sleeps again.
 //!
-//! The futexes are private to the process. A table in shared memory would need the shared ones.
+//! The futexes are private to the process. A table in shared memory would need shared futexes.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::spin_loop;
@@ -41,8 +41,8 @@ const HELD: u32 = 1;
 const HELD_AND_AWAITED: u32 = 2;
 
 /// Maximum number of pauses before a contender sleeps. A pause is 40 to 140 cycles on current x86:
-/// 63 of them last about as long as the sleep and the wake-up that they may save. Under loom every
-/// pause multiplies the schedules to visit, so there it is 0.
+/// 63 of them last about as long as the sleep and the wake-up that they may save. Under loom the
+/// maximum is 0, because every pause multiplies the schedules to visit.
 const PAUSES_MAX: u32 = if cfg!(loom) { 0 } else { 63 };
 
 /// A mutex in four bytes; all-zero memory is a free one.
@@ -69,7 +69,8 @@ pub struct SetLockGuard<'a> {
 }
 
 impl SetLock {
-    /// Takes the lock. Waits while another thread holds it, which by contract is never across I/O.
+    /// Takes the lock. Waits while another thread holds it; by contract no thread holds it across
+    /// I/O.
     #[inline]
     pub fn lock(&self) -> SetLockGuard<'_> {
         if !self.take_free() {
@@ -94,25 +95,24 @@ impl SetLock {
 
     #[cold]
     fn lock_contended(&self) {
-        // 1. Spin, each time twice as long, while one thread holds the lock and no thread sleeps.
-        //   If one sleeps, the holder is slow or has lost its core, and the next unlock wakes the
-        //   sleeper.
+        // 1. Spin, each time twice as long, while the lock is held and no thread sleeps. If a
+        //   thread sleeps, the holder is slow or has lost its core: spinning does not pay.
         let mut pauses = 1;
         while pauses <= PAUSES_MAX {
             for _ in 0..pauses {
                 spin_loop();
             }
             pauses *= 2;
-            // Relaxed: a hint whether the compare-and-exchange, which does the ordering, is worth
-            // its cache line.
+            // Relaxed: a hint. The compare-and-exchange, which does the ordering, is tried only if
+            // it is likely to succeed, because it takes the cache line from other threads.
             match self.0.load(Ordering::Relaxed) {
                 FREE if self.take_free() => return,
                 HELD_AND_AWAITED => break,
                 _ => {}
             }
         }
-        // 2. Sleep. Every turn of this loop but the first follows a wake-up, and each unlock causes
-        //   one (L4). Acquire: L1, pairs with `unlock`.
+        // 2. Sleep. Every iteration but the first follows a wake-up (L4), a refused sleep (L3), or
+        //   a spurious wake-up. Acquire: L1, pairs with `unlock`.
         while self.0.swap(HELD_AND_AWAITED, Ordering::Acquire) != FREE {
             park(&self.0);
         }
@@ -170,7 +170,8 @@ fn park(_word: &AtomicU32) {
 #[cfg(not(all(target_os = "linux", not(any(miri, loom, shuttle)))))]
 fn unpark_one(_word: &AtomicU32) {}
 
-/// A counter that only the lock makes safe to touch from several threads, and threads that add.
+/// A counter that is safe to use from several threads only because of the lock, and threads that
+/// add to it.
 #[cfg(test)]
 mod counter {
     use super::*;
@@ -225,7 +226,7 @@ mod counter {
         }
     }
 
-    /// Asserts that so many threads, this one among them, lose no addition.
+    /// Asserts that `threads` threads, this one included, lose no addition.
     fn add_in_threads(threads: u64, additions: u64) {
         let counter = new();
         let spawn = |_| {

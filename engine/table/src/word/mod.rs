@@ -1,4 +1,5 @@
-//! The bottom floor: one page's identity, one slot, one lock, and the comparison of a few bytes.
+//! The bottom floor: a page's identity (`tag`), one slot (`slot`, `state`), a set's lock, ghosts,
+//! and the probe, which compares fingerprints.
 //!
 //! Nothing here knows sets, tables or policies.
 

@@ -1,9 +1,9 @@
 //! One way of one set: which page it holds, a state word that says what may be done with the page's
 //! frame, and what a hit sees of both.
 //!
-//! A slot protects the bytes of one frame, and the promise that they are the bytes of the page
-//! `tag`. Not here: which slot a page gets (`set`), who waits for it, and where its bytes lie (the
-//! engine).
+//! A slot protects two things: the bytes of one frame, and the promise that they are the bytes of
+//! the page `tag`. Not here: which slot a page gets (`set`), which tasks wait for it, and where its
+//! bytes lie (the engine knows both).
 //!
 //! # The state word
 //!
@@ -25,21 +25,23 @@
 //! | Detached |          |          | no thread        | Free                              |
 //! | Copying, Twin, Stale | | | copies of other nodes' pages: see `twin` | |
 //!
-//! In Storing, the bytes that will replace the page's go to the store first. A Detached slot keeps
-//! a snapshot for the holders of its pins.
+//! In Storing, new bytes for the page are on their way to the store, and the frame still holds the
+//! old ones. A Detached slot keeps a snapshot for the holders of its pins.
 //!
 //! The fields:
 //!
 //! - *version* grows whenever the bytes or the tag may have changed, and never goes backwards. It
-//!   has 44 bits. At a million changes a second to one slot they last half a year, and a wrap harms
-//!   only a reader that slept through exactly 2^44 changes.
-//! - *pins* saturates: at [`PINS_MAX`] a further pin is refused and the caller copies instead.
-//! - *twins* says on which nodes a copy of the page may be (`twin`). It is 0 with one node.
+//!   has 44 bits, which wrap after half a year of a million changes per second to one slot. A wrap
+//!   harms only a reader that sleeps through exactly 2^44 changes.
+//! - *pins* counts the pins, up to [`PINS_MAX`]. A further pin is refused, and the caller copies
+//!   the bytes instead.
+//! - *twins* has a bit for each node that may have a copy of the page (`twin`). With one node it is
+//!   0.
 //! - *waited* says that a waiter is registered and must be woken when the word leaves its busy
 //!   state.
-//! - *writeback* is a flag beside the state, because a page may be read, and even written again,
-//!   while an older version of it is on its way to the store. Beside Storing the flag means that
-//!   the page is dirty (P14).
+//! - *writeback* says that a write-back is in flight. It is a flag and not a state, because a page
+//!   may be read, and even written again, while an older version of it is on its way to the store.
+//!   In state Storing the flag means that the page is dirty (P14).
 //!
 //! # The protocol
 //!
@@ -48,22 +50,25 @@
 //!   tag, then the bytes.
 //! - **P2 publish** (claimant): Filling -> Clean or Dirty, with release. A thread that sees the new
 //!   state sees the tag and the bytes.
-//! - **P3 read by the word** (any thread, no store): load the word with acquire and see that it is
-//!   readable; load the tag and see that it is equal; copy the bytes with accesses that may race;
-//!   acquire fence; load the word again. The copy is good if the version is the same and the state
-//!   readable. The fence pairs with the release fence of P1 and P6: a reader that saw one new byte,
-//!   or the new tag, sees the word that announced it.
+//! - **P3 read by the word** (any thread, no store): load the word with acquire and check that it
+//!   is readable; load the tag and check that it is the page's; copy the bytes with accesses that
+//!   may race; acquire fence; load the word again. The copy is good if the version is unchanged and
+//!   the state is still readable. The fence pairs with the release fences of P1, P6 and P8: a
+//!   reader that saw a new byte, or the new tag, then also sees the word that announced the change.
 //! - **P4 pin** (any thread): compare-and-swap from a readable word of the same version, pins + 1,
-//!   with acquire. Success proves that the tag read between load and swap was the page's.
+//!   with acquire. If the swap succeeds, a tag that was loaded between the load of the word and the
+//!   swap is the tag of the pinned page.
 //! - **P5 unpin**: pins - 1 with release. The last unpin of a Detached slot moves it to Free,
-//!   version + 1; no other thread touches such a slot.
+//!   version + 1. No other thread touches a Detached slot without pins.
 //! - **P6 begin write** (any thread that found the page): Clean or Dirty without pins -> Writing,
 //!   then a release fence, then bytes. Pinned bytes are never changed: the writer detaches the slot
-//!   (P9) and uses another.
+//!   (P9) and writes to another.
 //! - **P7 end write** (writer): Writing -> Clean or Dirty, version + 1, with release.
-//! - **P8 store** (write-through): Clean -> Storing while the bytes travel to the store; readers
-//!   still read the old ones. Then Storing -> Writing if there are no pins, and P7. If the slot is
-//!   pinned or the store failed: P9.
+//! - **P8 store** (write-through): Clean -> Storing while the new bytes travel to the store;
+//!   readers still read the old ones. Then Storing -> Writing if there are no pins, a release
+//!   fence, the bytes, and P7. If the slot is pinned or the store failed: P9. P8 also has a *move*
+//!   to another slot (under the set's lock): Clean or Dirty without write-back, pinned or not ->
+//!   Writing; the bytes are copied to the other slot and do not change here; then P9.
 //! - **P9 remove** (under the set's lock): an owned state (Filling, Writing, Storing), or Clean or
 //!   Dirty without write-back -> Free, version + 1; with pins -> Detached instead.
 //! - **P10 begin write-back**: Dirty without write-back -> the same with the flag. At most one
@@ -71,26 +76,26 @@
 //!   its way to the store.
 //! - **P11 end write-back**: the flag is cleared. Dirty becomes Clean if the version is the one
 //!   that was written and the write succeeded.
-//! - **P12 wait**: a compare-and-swap adds the *waited* flag to a busy word. It is done even if the
-//!   flag is already set: the swap fails if the state has ended, which a plain load would not
-//!   reveal. The thread that ends the busy state clears the flag, with acquire, and learns that it
-//!   was set. So no waiter is forgotten, and that thread sees whatever a waiter registered before
-//!   its swap.
-//! - **P13 read at a glance** (any thread, no store; nearly every hit is one): as P3, but with one
-//!   word of the whole set in place of the slot's own. The low bits of that word say which ways are
-//!   *shown*, the high bits are the set's version. The thread that finishes a page (P2, P7) first
-//!   shows it: it sets the bit, with release. The thread that takes a page's bytes or tag away (P1
-//!   of a Clean page, P6, P8's second half and move, P9) hides it after its swap and before the
-//!   release fence: one addition clears the bit and increments the version. So the bit is changed
-//!   only by the slot's owner, or under the set's lock, which the next owner needs. While a word is
-//!   readable, its way is shown. The copy is good if the version is the same at the end: no page of
-//!   the set was hidden, this one included. If the version has changed, the hidden page may have
-//!   been a neighbour; the reader cannot tell, and looks again by P3. The set's version has the
-//!   bits that the ways leave: 48 of them with 16 ways.
-//! - **P14 hold** (clearing a range): Dirty without write-back -> Storing with the flag. Zeros will
-//!   replace the bytes, and the store is cleared first. Readers and pins continue; no thread writes
-//!   the page, writes it back, moves it or evicts it. Then P9 if the store has cleared the range;
-//!   otherwise the page goes back to Dirty, with the same bytes and the same version.
+//! - **P12 wait**: a compare-and-swap adds the *waited* flag to a busy word. The waiter swaps even
+//!   if the flag is already set, because the flag in a word that was loaded earlier does not prove
+//!   that the state still lasts; the swap fails if it has ended. The thread that ends the busy
+//!   state clears the flag, with acquire, and learns that it was set. So no waiter is forgotten,
+//!   and that thread sees everything that a waiter registered before its swap.
+//! - **P13 read at a glance** (any thread, no store; nearly every hit is read so): as P3, but with
+//!   one word for the whole set in place of the slot's own. Its low bits, one per way, say which
+//!   ways are *shown*; its high bits are the set's version (48 bits with 16 ways). A thread that
+//!   makes a page readable (P2, P7) first shows it: it sets the bit, with release. A thread that
+//!   takes a page's bytes or tag away (P1 of a Clean page, P6, P8's second half and move, P9) hides
+//!   the page after its swap and before the release fence: one addition clears the bit and
+//!   increments the version. So only the slot's owner changes the bit, or a thread under the set's
+//!   lock, which the next owner needs. While a slot's word is readable, its way is shown (only P9
+//!   of a Storing page hides it just before its swap). The copy is good if the set's version is the
+//!   same at the end: then no page of the set was hidden, this one included. If the version has
+//!   changed, perhaps only a neighbour was hidden; the reader cannot tell, and reads again by P3.
+//! - **P14 hold** (clearing a range): Dirty without write-back -> Storing with the flag. The range
+//!   will read as zeros, and the store is cleared first. Meanwhile the page can be read and pinned,
+//!   but not written, written back, moved or evicted. Then P9 if the store has cleared the range;
+//!   otherwise the page returns to Dirty, with the same bytes and the same version.
 //!
 //! The lock order is: set lock, then word. No thread waits for a word while it holds a set's lock.
 
@@ -130,7 +135,7 @@ impl<const W: usize> Shown<W> {
         self.0 >> way & 1 != 0
     }
 
-    /// P13, the re-check: returns whether no way was hidden since.
+    /// P13, the re-check: returns whether no way was hidden since this word was loaded.
     #[inline(always)]
     pub(crate) fn holds(self, shown: &AtomicU64) -> bool {
         if broken::is(Step::NoRecheck) {
@@ -156,17 +161,17 @@ impl<'t> Slot<'t> {
         Slot { word, tag, shown, way: way as u32, ways: ways as u32 }
     }
 
-    /// P13. Lets readers read the page from now on. The slot's owner calls this before its word
-    /// says so; until then no other thread touches the bit.
+    /// P13. Shows the page to readers. The slot's owner calls this before it makes the word
+    /// readable; until then no other thread touches the bit.
     fn show(&self) {
         debug_assert!(!self.is_shown());
         // Release: a reader that sees the bit sees the tag and the bytes.
         self.shown.fetch_add(1 << self.way, Ordering::Release);
     }
 
-    /// P13. Stops readers from reading the page: clears the bit and increments the version, in one
-    /// addition. The slot's owner calls this after its word says so, and before tag or bytes
-    /// change. Relaxed: the fence that follows orders it before those.
+    /// P13. Hides the page from readers: clears the bit and increments the set's version, in one
+    /// addition. The slot's owner calls this after it has changed the word, and before the tag or
+    /// the bytes change. Relaxed: the fence that follows orders it before those changes.
     fn hide(&self) {
         debug_assert!(self.is_shown());
         let step = match broken::is(Step::HideKeepsVersion) {
@@ -176,7 +181,7 @@ impl<'t> Slot<'t> {
         self.shown.fetch_add(step.wrapping_sub(1 << self.way), Ordering::Relaxed);
     }
 
-    /// Returns whether the bit is set. The answer is stable for the slot's owner, and for a
+    /// Returns whether the way's bit is set. The answer is stable for the slot's owner, and for a
     /// resident page under the set's lock.
     fn is_shown(&self) -> bool {
         self.shown.load(Ordering::Relaxed) >> self.way & 1 != 0
@@ -188,26 +193,28 @@ impl<'t> Slot<'t> {
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// Loads the tag. Relaxed: the tag has a meaning only together with a word that `unchanged` or
-    /// a compare-and-swap confirms (P3, P4).
+    /// Loads the tag. Relaxed: the tag is valid only if `unchanged` or a compare-and-swap then
+    /// confirms the word that was loaded before it (P3, P4).
     #[inline(always)]
     pub fn tag(&self) -> Tag {
         Tag(self.tag.load(Ordering::Relaxed))
     }
 
-    /// P3, the re-check: returns whether the bytes read since the readable word `seen` was loaded
-    /// are the page's, untorn.
+    /// P3, the re-check: returns whether the bytes that were read since `seen` was loaded are the
+    /// page's, untorn. `seen` is a readable word.
     #[inline(always)]
     pub fn unchanged(&self, seen: Word) -> bool {
         debug_assert!(seen.readable(), "bytes were read under {seen:?}");
         if broken::is(Step::NoRecheck) {
             return true;
         }
-        // Pairs with the release fences of P1 and P6; the load after it needs no ordering of its
-        // own.
+        // Pairs with the release fences of P1, P6 and P8; the load after it needs no ordering of
+        // its own.
         fence(Ordering::Acquire);
         let now = Word(self.word.load(Ordering::Relaxed));
-        // The word is usually the same; pins, flags and a write-through may come and go in between.
+        // The word is usually the same. In between, pins and flags may have changed, and a
+        // write-through or a write-back may have begun or ended: none of these changes the bytes
+        // without a new version.
         now == seen || now.version() == seen.version() && now.readable()
     }
 
@@ -217,8 +224,8 @@ impl<'t> Slot<'t> {
         self.claim_as(State::Filling, seen, tag, 0)
     }
 
-    /// P1, with the state that the slot enters (another one for a copy, T1) and the bits of the
-    /// nodes on which the page may already have copies (T7).
+    /// P1, to `state` (Filling; Copying for a copy, T1), with the bits of the nodes on which the
+    /// page may already have copies (T7).
     pub(crate) fn claim_as(&self, state: State, seen: Word, tag: Tag, twins: u8) -> bool {
         debug_assert!(seen.evictable());
         let bare = seen.without(WAITED | WRITEBACK | PIN_MASK | TWINS_MASK);
@@ -238,7 +245,7 @@ impl<'t> Slot<'t> {
 
     /// Replaces the word by the result of `next`, which is called again whenever another thread has
     /// changed the word in between. Returns the word that was replaced. Acquire on failure: pairs
-    /// with the end of the state that `seen` showed, for a caller that looks again.
+    /// with the end of the state in `seen`, for a caller that then looks again.
     ///
     /// # Errors
     /// The current word, if `next` returns `None` for it.
@@ -259,9 +266,9 @@ impl<'t> Slot<'t> {
         Err(now)
     }
 
-    /// Changes a word whose state can be ended only by its owner or under the set's lock. Other
+    /// Changes a word whose state only its owner, or a thread under the set's lock, can end. Other
     /// threads may change its flags and pins in the meantime. Returns the word that was replaced.
-    /// Release: whatever the owner did with the bytes comes before the next claimant's writes (P1).
+    /// Release: the owner's accesses to the bytes come before the next claimant's writes (P1).
     /// Acquire: pairs with `unpin`, and with `wait` (P12), whose registration is looked up next.
     #[inline(always)]
     pub(crate) fn change_own(&self, next: impl Fn(Word) -> Word) -> Word {
@@ -327,7 +334,7 @@ impl<'t> Slot<'t> {
     /// whether the page was clean or dirty.
     ///
     /// # Errors
-    /// The word that forbids it: busy, pinned, or another page's by now.
+    /// The word that forbids it: the page is busy or pinned, or the version is another by now.
     #[inline(always)]
     pub fn begin_write(&self, seen: Word) -> Result<Word, Word> {
         // Acquire: pairs with `unpin` (P5) and with the publish whose bytes this write builds on
@@ -343,7 +350,8 @@ impl<'t> Slot<'t> {
     }
 
     /// P7. Ends a write and makes the page readable again. Returns whether a waiter must be woken.
-    /// No copy of the page is valid: there was none, or T5 has overtaken them all.
+    /// At this point no copy of the page on another node is valid: there was none, or T5 has
+    /// overtaken them all.
     #[must_use]
     #[inline(always)]
     pub fn end_write(&self, dirty: bool) -> bool {
@@ -369,8 +377,8 @@ impl<'t> Slot<'t> {
         announced.map(drop)
     }
 
-    /// P8, second half: the store has the new bytes; takes the frame to change it too. Returns the
-    /// word that was replaced, or `None` if the slot is pinned: then remove it (P9).
+    /// P8, second half: takes the frame to change it, now that the store has the new bytes. Returns
+    /// the word that was replaced, or `None` if the slot is pinned: then remove it (P9).
     #[must_use]
     pub fn store_to_write(&self) -> Option<Word> {
         let seen = Word(self.word.load(Ordering::Relaxed));
@@ -395,14 +403,14 @@ impl<'t> Slot<'t> {
             let may = now.quiet() && now.version() == seen.version();
             may.then_some(now.with_state(State::Writing))
         })?;
-        // Hidden here before it is shown elsewhere and changed there.
+        // The page is hidden here before it is shown, and can change, in the other slot.
         self.hide();
         Ok(taken)
     }
 
     /// P9. Releases an owned slot: Free, or Detached while it is pinned. Call it under the set's
     /// lock. Returns the word that was replaced, which says whether a waiter must be woken and
-    /// which copies there may be.
+    /// which nodes may have copies.
     #[must_use]
     pub(crate) fn remove(&self) -> Word {
         if Word(self.word.load(Ordering::Relaxed)).state() == State::Storing {
@@ -429,7 +437,7 @@ impl<'t> Slot<'t> {
         Ok(removed)
     }
 
-    /// P14. Holds a dirty page while the store clears its range.
+    /// P14. Holds a dirty page while the store clears the page's range.
     ///
     /// # Errors
     /// The word that forbids it.
@@ -468,8 +476,8 @@ impl<'t> Slot<'t> {
         };
         let ended = self.change_own(|now| {
             debug_assert!(now.writeback(), "end_writeback of {now:?}");
-            // The flag of a writer's waiters stays while the state is Writing: the writer will
-            // clear it.
+            // While a writer owns the slot, the waited flag stays: its waiters may wait for the
+            // writer, which clears the flag at its end.
             let left = now.without(if now.owned() { WRITEBACK } else { WRITEBACK | WAITED });
             if cleans(now) { left.with_state(State::Clean) } else { left }
         });
@@ -486,8 +494,8 @@ impl<'t> Slot<'t> {
             self.word.fetch_or(WAITED, Ordering::Relaxed);
             return Ok(());
         }
-        // Another waiter's flag does not make the swap unnecessary: the state may have ended since
-        // `seen` was loaded, and the thread that ended it woke only that other waiter.
+        // The swap is needed even if another waiter has set the flag: the state may have ended
+        // since `seen` was loaded, and then only that other waiter was woken.
         //
         // Release: the registration made before the swap is visible to the thread that clears the
         // flag (its swap reads this one). Acquire: pairs with the end of the state.
@@ -531,8 +539,8 @@ impl OneWay {
 /// How a write-back ended (P11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedWriteback {
-    /// The page is clean now. If false, the page was written again in the meantime, or the write
-    /// failed.
+    /// The page is clean now. If false, the page was written again in the meantime, or the store
+    /// did not take it.
     pub cleaned: bool,
     /// A waiter for the end of the write-back must be woken.
     pub waited: bool,

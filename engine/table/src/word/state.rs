@@ -1,6 +1,7 @@
-//! The word of a slot: its states, its fields, and the questions that one value of it answers.
+//! The word of a slot: its states, its fields, and what can be read from one value of it.
 //!
-//! The picture of the word, the table of its states and the protocol (P1 to P14) stand in `slot`.
+//! The head of `slot` has the layout of the word, the table of its states and the protocol (P1 to
+//! P14).
 
 /// The state of a slot. The table in the head of [`slot`](super::slot) says what each state allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +15,8 @@ pub enum State {
     Clean = 4,
     /// Holds newer bytes than the store.
     Dirty = 5,
-    /// Newer bytes are on their way to the store: those of a write-through to a clean page, or
-    /// zeros for a dirty one (P14).
+    /// New bytes are on their way to the store: those of a write-through to a clean page (P8), or
+    /// zeros for a dirty one (P14). The frame still holds the old bytes.
     Storing = 6,
     /// Its bytes are being changed.
     Writing = 2,
@@ -110,7 +111,7 @@ impl Word {
         self.0 & READABLE != 0
     }
 
-    /// Returns whether a thread owns the slot for now: a claim, a write or a store is in flight.
+    /// Returns whether a thread owns the slot: a fill, a write or a store is in progress.
     #[inline(always)]
     pub fn owned(self) -> bool {
         matches!(self.state(), State::Filling | State::Writing | State::Storing)
@@ -122,7 +123,8 @@ impl Word {
         matches!(self.state(), State::Clean | State::Dirty)
     }
 
-    /// Returns whether the slot holds a page that no thread owns or writes back.
+    /// Returns whether the slot holds a page that no thread owns and that has no write-back in
+    /// flight.
     #[inline(always)]
     pub(crate) fn quiet(self) -> bool {
         self.unowned() && !self.writeback()
@@ -158,8 +160,8 @@ impl Word {
         self.0 >> VERSION_SHIFT
     }
 
-    /// Returns whether the policy may name this slot as a victim: free, a copy that is complete, or
-    /// clean, unpinned and quiet.
+    /// Returns whether the slot can be claimed: it is free, holds a copy that is not being made, or
+    /// holds a clean, unpinned page without write-back.
     #[inline(always)]
     pub fn evictable(self) -> bool {
         matches!(self.state(), State::Free | State::Clean | State::Twin | State::Stale)
@@ -181,8 +183,8 @@ impl Word {
         Word(self.0 & !flags)
     }
 
-    /// P10: returns the word with a write-back in flight, if the page is dirty, has none yet, and
-    /// still has the version `seen`.
+    /// P10: returns the word with the write-back flag set, if the page is dirty, has no write-back
+    /// in flight, and still has the version of `seen`.
     #[inline(always)]
     pub(super) fn with_writeback(self, seen: Word) -> Option<Word> {
         let may = self.state() == State::Dirty && !self.writeback() && self.version() == seen.version();

@@ -1,7 +1,6 @@
-//! A page's key becomes its tag by a keyed bijection of 64 bits; here are the bijection and the
-//! fields of a tag.
+//! The tag of a page: the keyed bijection that makes it from the page's 64-bit key, and its fields.
 //!
-//! The tag says where a page may sit (directory entry, set, node) and how a lookup finds it there
+//! The tag says where a page may be (directory entry, set) and how a lookup finds it there
 //! (fingerprint). This file protects three properties:
 //!
 //! * *Exactness.* Different keys have different tags, and the key can be recovered. A table that
@@ -9,15 +8,15 @@
 //! * *Even load.* Keys are regular (page 0, 1, 2, ... of object 1, 2, ...). Every field of their
 //!   tags is spread evenly. The fields are disjoint, so the pages of one set still differ in their
 //!   fingerprints, and a sample of pages is a sample of all sets.
-//! * *Secrecy.* The mix depends on a seed. Without the seed, a tenant cannot choose keys that meet
-//!   in one set.
+//! * *Secrecy.* The mix depends on a seed. Without the seed, a tenant cannot choose keys that all
+//!   belong to one set.
 //!
 //! Not here: what a key is made of, and cryptography. The mix is three keyed rounds of xor,
 //! multiply, xor-shift (the finalisers of MurmurHash3 and SplitMix64 with secret constants). It
-//! stops a tenant that can choose keys; no claim is made that it stops one that can read tags.
+//! stops a tenant that can choose keys. It is not meant to stop one that can read tags.
 //!
-//! Every tag is legal, including zero. The state of a slot says whether it is empty, not its tag,
-//! and a fingerprint of 0 is a fingerprint like any other.
+//! Every tag is legal, including zero. Whether a slot is empty follows from its state and not from
+//! its tag, and a fingerprint of 0 is a fingerprint like any other.
 
 use octavo_random::Random;
 
@@ -25,9 +24,9 @@ use octavo_random::Random;
 ///
 /// | bits | field | for |
 /// |---|---|---|
-/// | 63..42 | directory | which segment; its top bits, as many as the directory has |
+/// | 63..42 | directory | which entry, and so which segment and node: the top bits, as many as the directory uses |
 /// | 41..36 | set | which set of the segment |
-/// | 35..32 | node | which node of the machine |
+/// | 35..32 | node | not used to find a page; miniatures and simulations divide pages by it |
 /// | 31..16 | print | 31..24 fingerprint of a resident page, 31..16 print of a ghost |
 /// | 15..0 | sample | whether a miniature follows the page |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,7 +65,8 @@ impl Tag {
     #[inline(always)]
     pub fn directory(self, bits: u32) -> usize {
         debug_assert!(bits <= Self::DIRECTORY_BITS);
-        // Two shifts, because a directory of one entry has no bits and a shift by 64 is not one.
+        // Two shifts, because a directory of one entry uses no bits, and a shift by all 64 bits is
+        // not allowed.
         ((self.0 >> Self::DIRECTORY_SHIFT) >> (Self::DIRECTORY_BITS - bits)) as usize
     }
 
@@ -77,14 +77,14 @@ impl Tag {
         (self.0 >> Self::SET_SHIFT) as usize & mask
     }
 
-    /// Returns the bits that choose the page's node: a number below two to the power of
-    /// `NODE_BITS`.
+    /// Returns the node bits: a number below two to the power of `NODE_BITS`. The table does not
+    /// use it; `Table::owner_of` returns a page's node.
     #[inline(always)]
     pub fn node(self) -> usize {
         (self.0 >> Self::NODE_SHIFT) as usize & ((1 << Self::NODE_BITS) - 1)
     }
 
-    /// Returns the byte that a probe looks for.
+    /// Returns the fingerprint: the byte that a probe looks for.
     #[inline(always)]
     pub fn fingerprint(self) -> u8 {
         (self.0 >> Self::FINGERPRINT_SHIFT) as u8
@@ -117,7 +117,7 @@ const XOR_SHIFTS: [u32; ROUNDS] = [32, 32, 32];
 const ROUNDS: usize = 3;
 
 /// The keyed mix of one partition. It is secret: a tenant that knows the seed can choose pages that
-/// meet in one set.
+/// all belong to one set.
 #[derive(Clone)]
 pub struct Mixer {
     rounds: [Round; ROUNDS],
@@ -165,8 +165,8 @@ impl Mixer {
     }
 
     /// Returns a mix for tests that hardly mixes. Keys that differ only in their lower half have
-    /// tags that differ only there, so the first pages of one object meet in one set, with one
-    /// fingerprint.
+    /// tags that differ only there. So the first 65,536 pages of an object belong to one set and
+    /// share one fingerprint.
     pub fn weak() -> Self {
         Self { rounds: [Round { xor: 0, multiplier: 1, inverse: 1 }; ROUNDS] }
     }
@@ -177,14 +177,15 @@ impl Mixer {
         self.tag_among(self.begin(key), 0)
     }
 
-    /// Begins the mix of a key. The work is shared by all keys that differ from this one only in
-    /// bits that are 0 in it: [`Mixer::tag_among`] completes each.
+    /// Begins the mix of a key. [`Mixer::tag_among`] completes it, for this key and for every key
+    /// that has more bits set.
     #[inline(always)]
     pub fn begin(&self, key: u64) -> Begun {
         Begun(key ^ self.rounds[0].xor)
     }
 
-    /// Returns the tag of the key that `begun` began with, with these `bits` set in it.
+    /// Returns the tag of `key | bits`, where `key` is the one passed to [`Mixer::begin`] and has
+    /// none of these `bits` set.
     #[inline(always)]
     pub fn tag_among(&self, begun: Begun, bits: u64) -> Tag {
         let mut mixed = begun.0 ^ bits;
@@ -199,8 +200,8 @@ impl Mixer {
     /// Returns the key of a tag: the rounds backwards, each undone step by step.
     pub fn key(&self, tag: Tag) -> u64 {
         let mut mixed = tag.0;
-        // By index: iterators from both ends take five times the instructions, and a recording
-        // calls this at every access.
+        // By index: reversed iterators take five times the instructions, and a recording calls this
+        // at every access.
         for number in 0..ROUNDS {
             let last = ROUNDS - 1 - number;
             mixed ^= mixed >> XOR_SHIFTS[last];
@@ -237,8 +238,8 @@ mod tests {
     const EDGES: [u64; 8] = [0, 1, 2, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32, (1 << 32) - 1];
 
     /// Throws numbers below `cells` into `cells` cells and returns chi-square in standard
-    /// deviations from its mean. Even throws stay within about 5. Much less than -5 is more even
-    /// than chance, which a bijection of few bits may be.
+    /// deviations from its mean. Random numbers give -5 to 5. Much less than -5 is more even than
+    /// chance; a bijection of few bits may be that.
     #[cfg(not(miri))]
     fn unevenness(cells: usize, numbers: impl Iterator<Item = usize>) -> f64 {
         let mut hits = vec![0u64; cells];
