@@ -1,8 +1,8 @@
-//! Switches that break one step of a protocol each, so that tests can show that the model checkers
+//! Switches that each break one step of a protocol, so that tests can show that the model checkers
 //! notice.
 //!
-//! They exist only under `--cfg loom` and `--cfg shuttle`; in every other build `is` is a constant
-//! `false` and costs nothing.
+//! They can be set only under `--cfg loom` and `--cfg shuttle`; in every other build `is` is the
+//! constant `false` and costs nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -15,7 +15,7 @@ pub enum Step {
     NoRecheck = 1,
     /// P1 and P6 without the fence between the word and the bytes.
     NoReleaseFence,
-    /// P7 without a new version.
+    /// P7 that leaves the version unchanged.
     NoVersionBump,
     /// P13 that hides a page and leaves the set's version unchanged.
     HideKeepsVersion,
@@ -29,17 +29,17 @@ pub enum Step {
     NoLink,
     /// T2 that trusts a bit that is already set.
     LinkOnce,
-    /// T4 that publishes a copy that was overtaken.
+    /// T4 that publishes an overtaken copy.
     PublishOvertaken,
     /// T5 left out.
     NoOvertake,
-    /// T7 without the set's bits.
+    /// T7 that ignores the set's bits.
     ForgetOrphans,
     /// T9 that locks a page's home and no other place.
     LockHomeOnly,
     /// T10 that leaves the page's bits behind.
     SwitchWithoutBits,
-    /// T11 without the bits of the home set.
+    /// T11 that does not set the bits of the home set.
     ForgetAwayOrphans,
 }
 

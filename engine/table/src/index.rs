@@ -1,5 +1,4 @@
-//! Names of places in a table (segments, sets, slots, nodes), and a page that a lookup found in
-//! one.
+//! The numbers of segments, sets, slots and nodes as types, and [`Found`], the result of a lookup.
 
 use crate::word::slot::{Slot, Word};
 use crate::word::tag::Tag;
@@ -20,9 +19,9 @@ pub(crate) struct SetNumber(pub(crate) u32);
 #[derive(Clone, Copy)]
 pub struct Found<'t> {
     pub(crate) slot: Slot<'t>,
-    /// The number of its slot, and of its frame.
+    /// The number of the page's slot, and of its frame.
     pub index: SlotIndex,
-    /// Its word at the moment of the lookup.
+    /// The slot's word at the moment of the lookup.
     pub word: Word,
 }
 

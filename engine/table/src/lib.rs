@@ -1,12 +1,12 @@
-//! Which page sits in which slot: the page sets of the Octavo page cache.
+//! The page sets of the Octavo page cache: they determine which page is in which slot.
 //!
-//! Start with [`slot`]: one word per page, and the rules P1 to P14 that make reads free of locks
-//! and stores. A *set* is sixteen slots that are managed together and independently of all other
-//! sets. A [`Table`] is a directory of segments of sets, one table per partition. Policies are
-//! state machines inside one set ([`policy`]).
+//! Start with [`slot`]: one word per page, and the protocol P1 to P14, by which a read takes no
+//! lock and stores nothing. A *set* is sixteen slots that are managed together and independently of
+//! all other sets. A [`Table`] is a directory of segments of sets, one table per partition.
+//! Policies are state machines inside one set ([`policy`]).
 //!
-//! The floors, from the bottom; a file imports only from floors above it in this list, and from
-//! files of its own floor that do not import it:
+//! The floors, lowest first. A file imports only from lower floors, which come earlier in this
+//! list, and from files of its own floor that do not import it:
 //!
 //! - `sync`, `broken`: atomics, and switches that break a step for the tests
 //! - `word`: tag, state word and its protocol, lock, probe, ghosts
@@ -18,8 +18,8 @@
 //! - `set`: changes under a set's lock
 //! - `moves`: copies on other nodes, mains away from home, growing and shrinking
 //!
-//! Not here: bytes of pages, I/O, clocks, threads, waiting for a page. The engine owns those; the
-//! simulator and the model checkers run this crate without them.
+//! Not here: bytes of pages, I/O, clocks, threads, and waiting for a page. Those belong to the
+//! engine; the simulator and the model checkers run this crate without them.
 
 pub mod broken;
 mod index;

@@ -2,15 +2,15 @@
 //!
 //! loom (`--cfg loom`: all interleavings of a small model) and shuttle (`--cfg shuttle`: random
 //! schedules of a large one) check the protocols of this crate. Both replace the atomics by their
-//! own. Code that takes part in a protocol names its atomics, its fence, its spin hint and its
-//! yield by this module and by no other path.
+//! own. Code that takes part in a protocol imports its atomics, its fence, its spin hint and its
+//! yield from this module only.
 //!
 //! Not here: locks (see `lock`), and channels or thread handles, which this crate needs only in
 //! tests.
 //!
-//! The checkers' atomics are larger than the integers they stand for, and zeroed memory is not a
-//! valid value of them. A structure that lives in zeroed memory is therefore built element by
-//! element under a checker.
+//! The checkers' atomics are larger than the integers that they replace, and zeroed memory is not a
+//! valid value of theirs. Under a checker, a structure that otherwise lives in zeroed memory is
+//! therefore built element by element.
 
 #![allow(unused_imports, reason = "the names are the same in every build; which of them are used is not")]
 

@@ -2,8 +2,8 @@
 //! through this guard.
 //!
 //! The lock protects `occupied`, the clock, the hand, the ghosts, and the choice of the way that a
-//! page gets. It does not protect words (compare-and-swap, see `slot`) and the policy's bits (hits
-//! write them).
+//! page gets. It does not protect the slots' words, which change by compare-and-swap (see `slot`),
+//! nor the policy's bits, which hits may write.
 //!
 //! While a directory entry moves to another segment (see `resize`), its pages may be in either of
 //! two sets. The guard then holds both locks, finds pages in either set and claims only in the new
@@ -23,9 +23,9 @@ use crate::word::tag::Tag;
 /// The outcome of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The caller owns the slot, in state Filling, for the page that it asked for.
+    /// The caller owns a slot in state Filling for its page.
     Claimed {
-        /// The slot.
+        /// The claimed slot.
         slot: SlotIndex,
         /// The page that was evicted for it.
         evicted: Option<Tag>,
@@ -34,7 +34,7 @@ pub enum Claim {
     Full,
 }
 
-/// The locked places of a page on other nodes than its own.
+/// The locked places of a page on nodes other than its own (T9).
 pub(crate) struct Away<'t> {
     pub sets: Vec<SetNumber>,
     /// No place of the page is moving to another segment.
@@ -68,24 +68,24 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         SetGuard { away: Some(Box::new(away)), ..self }
     }
 
-    /// Returns the page, wherever it is. No other thread can bring it in or remove it while the
-    /// guard lives.
+    /// Returns the page, if it is resident, in whichever of the locked sets it is. No other thread
+    /// can bring it in or remove it while the guard lives.
     pub fn find(&self, tag: Tag) -> Option<Found<'t>> {
         let in_next = self.next.and_then(|set| self.table.find_in(set, tag));
         let at_home = in_next.or_else(|| self.table.find_in(self.home, tag));
         at_home.or_else(|| self.away.as_ref()?.sets.iter().find_map(|set| self.table.find_in(*set, tag)))
     }
 
-    /// Takes a slot for a page that [`Self::find`] did not find: a free one, or that of the
-    /// policy's victim (P1). Looks at each way at most once.
+    /// Takes a slot for a page that [`Self::find`] did not find (P1), and reports a miss: a free
+    /// slot, or the slot of the policy's victim. Tries each way at most once.
     pub fn claim(&mut self, tag: Tag) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is already in its set");
         self.table.show_miss(tag);
         self.claim_for(tag, true)
     }
 
-    /// Claims as [`Self::claim`] does, for a page that will be requested once: it is evicted before
-    /// others.
+    /// Claims as [`Self::claim`] does, for a page that will be requested only once: it is evicted
+    /// before others.
     pub fn claim_once(&mut self, tag: Tag) -> Claim {
         let claim = self.claim(tag);
         self.note(claim, |head| &head.spent)
@@ -99,7 +99,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         self.note(claim, |head| &head.ahead)
     }
 
-    /// Sets a claimed way's bit of some hint.
+    /// Sets the claimed way's bit in a hint.
     fn note(&self, claim: Claim, hint: impl Fn(&Head<W>) -> &Hints) -> Claim {
         if let Claim::Claimed { slot, .. } = claim {
             let (set, way) = self.table.place_of(slot);
@@ -108,9 +108,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         claim
     }
 
-    /// Claims as [`Self::claim`] does, for a page that another table held, with what the policy
-    /// knew of it there ([`Self::policy_bits`]). The claim is not counted as a miss, and the set's
-    /// clock does not move.
+    /// Claims as [`Self::claim`] does, for a page that comes from another table, with the policy's
+    /// bits that it had there ([`Self::policy_bits`]). The claim is not counted as a miss, and the
+    /// set's clock does not move.
     pub fn claim_known(&mut self, tag: Tag, bits: u16) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is already in its set");
         let claim = self.claim_for(tag, false);
@@ -126,12 +126,12 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         claim
     }
 
-    /// Returns what the policy knows of a page, relative to a clock of 0, including a hit that has
-    /// not reached the policy yet.
+    /// Returns the policy's bits of a page, converted to a clock of 0. They include a hit that is
+    /// marked but not yet passed to the policy.
     pub fn policy_bits(&self, found: &Found<'_>) -> u16 {
         let (set, way) = self.table.place_of(found.index);
         let head = self.table.head(set);
-        // Relaxed, all: hits write marks and bits at any time; the result is a hint.
+        // Relaxed, all of it: hits may write marks and bits at any time; the result is a hint.
         let (meta, clock) = (head.meta[way].load(Ordering::Relaxed), head.clock.load(Ordering::Relaxed));
         let front = self.table.front(set);
         let marked = front.marks.load(Ordering::Relaxed) | front.told.load(Ordering::Relaxed);
@@ -146,23 +146,23 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         with_policy!(self.table.policy(), P => self.claim_by::<P>(set, tag, is_miss))
     }
 
-    /// Takes a second slot for a page that is resident: in another set, if it moves there, or in
-    /// its own, if it is pinned. A write of a pinned page continues in the new slot, and the old
-    /// slot becomes the snapshot of the pins (`Slot::begin_move`, copy, publish, `remove_moved`,
+    /// Takes a second slot for a resident page: in the new set, if its entry moves, or else in its
+    /// own set, for a write to a pinned page. That write continues in the new slot, and the old
+    /// slot becomes the snapshot for the pins (`Slot::begin_move`, copy, publish, `remove_moved`,
     /// all under this guard).
     pub fn claim_beside(&mut self, tag: Tag) -> Claim {
         self.claim_for(tag, false)
     }
 
     /// Releases a slot taken by `Slot::begin_move` (P9) once its page is published in another, and
-    /// keeps the counts of dirty pages and of arrivals; `taken` is the word that was replaced.
-    /// Returns whether a waiter must be woken.
+    /// updates the counts of dirty pages and of arrivals. `taken` is the word that `begin_move`
+    /// replaced. Returns whether a waiter must be woken.
     #[must_use]
     pub fn remove_moved(&mut self, slot: SlotIndex, taken: Word) -> bool {
         self.remove_moved_to(self.next.unwrap_or(self.home), slot, taken)
     }
 
-    /// Does what `remove_moved` does, for a page that is published in this set.
+    /// Does what `remove_moved` does, for a page that is now published in `set`.
     pub(crate) fn remove_moved_to(&self, set: SetNumber, slot: SlotIndex, taken: Word) -> bool {
         // Release: pairs with `walk`. A thread that sees the arrival counted sees the page in its
         // new slot. A thread that sees the page gone from the old slot sees the count, because
@@ -170,7 +170,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         let arrived_in = self.table.segment_of_set(set);
         self.table.record(arrived_in).arrivals.fetch_add(1, Ordering::Release);
         self.vacate(slot);
-        // The new slot has taken over its copies.
+        // The page's copies stay valid: the new slot has their bits.
         let waited = self.table.slot(slot).remove().waited();
         if taken.state() == State::Dirty {
             self.table.count_dirty(slot, -1);
@@ -186,14 +186,15 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         self.away.as_deref()
     }
 
-    /// Returns the set that the directory names, and the one that its entry moves to.
+    /// Returns the set that the directory names, and the set that the entry moves to, if it moves.
     pub(crate) fn sets(&self) -> (SetNumber, Option<SetNumber>) {
         (self.home, self.next)
     }
 
     /// Passes the hits since the last arrival to the policy and clears the marks.
     pub(crate) fn catch_up<P: Policy>(&self, set: SetNumber) {
-        // Relaxed, all: a hit between load and store is lost.
+        // Relaxed, all of it: a mark that is set between the load and the store is lost, which
+        // costs a guess.
         let front = self.table.front(set);
         let marked = front.marks.load(Ordering::Relaxed) | front.told.load(Ordering::Relaxed);
         if marked == 0 {
@@ -201,7 +202,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         }
         front.marks.store(0, Ordering::Relaxed);
         front.told.store(0, Ordering::Relaxed);
-        // The marks were set under a policy that was followed before.
+        // The marks are from an earlier policy: this one sets none.
         if P::COUNTS_HITS {
             return;
         }
@@ -218,7 +219,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         let occupied = head.occupied.load(Ordering::Relaxed);
         // T7.
         let orphans = self.orphans();
-        // 1. A way without a page. A detached one is still the snapshot of a pin and refuses.
+        // 1. A way without a page. A Detached slot is still a snapshot for its pins and is skipped.
         for way in ways_of(!occupied & Table::<W>::ALL_WAYS) {
             let slot = self.table.slot_in(set, way);
             let word = slot.load();
@@ -228,9 +229,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
                 return Claim::Claimed { slot: self.table.index_of(set, way), evicted: None };
             }
         }
-        // 2. The policy's victim: first among copies of other nodes' pages, or among what a scan
-        //   has left behind, if there are such. A way that may not be evicted is not asked for
-        //   again.
+        // 2. The policy's victim: first among copies of other nodes' pages, then among spent pages
+        //   (read ahead or by a scan, and already requested once), then among all. A way that
+        //   cannot be evicted is no longer a candidate.
         let mut candidates = occupied;
         let mut copies = if self.table.copies_yield() { self.copies_of(set) } else { 0 };
         let mut spent = head.spent.load(Ordering::Relaxed) & occupied;
@@ -249,12 +250,12 @@ impl<'t, const W: usize> SetGuard<'t, W> {
             }
             let old = slot.tag();
             let meta = view.meta(way);
-            // A pin may come first: then the next candidate is tried.
+            // Another thread may pin the page before this claim: then the next candidate is tried.
             if !slot.claim_as(State::Filling, word, tag, orphans) {
                 continue;
             }
-            // Taken before the victim becomes a ghost, which may replace the ghost of this very
-            // page.
+            // The page's ghost is taken before the victim becomes a ghost, because the victim's may
+            // replace it.
             let ghost = self.take_ghost::<P>(set, tag, is_miss);
             let evicted = self.left::<P>(set, word, old, meta);
             self.admit::<P>(set, way, tag, ghost);
@@ -275,8 +276,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         Some(evicted)
     }
 
-    /// Removes the ghost of a page and returns its policy bits. Counts a miss with a ghost: more
-    /// memory would have saved it.
+    /// Removes the ghost of a page and returns its policy bits. A miss of a page with a ghost is
+    /// counted, because more memory would have saved it.
     fn take_ghost<P: Policy>(&self, set: SetNumber, tag: Tag, is_miss: bool) -> Option<u16> {
         let ghost = if P::GHOSTS { self.view(set).ghosts.take(tag.ghost_print()) } else { None };
         if ghost.is_some() && is_miss {
@@ -298,7 +299,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         view.set_meta(way, P::admitted(&view, ghost));
     }
 
-    /// Clears the bits that say that the page of a way was read ahead: the page has left.
+    /// Clears a way's `ahead` and `spent` bits: its page has left. A page that was read ahead and
+    /// never requested counts as wasted.
     pub(crate) fn forget_ahead(&self, set: SetNumber, way: usize) {
         let (head, bit) = (self.table.head(set), 1u32 << way);
         // Relaxed: hints.
@@ -311,7 +313,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         }
     }
 
-    /// Hands the pages of the set over to another policy (see `policy::change`).
+    /// Passes the pages of the set on to another policy (see `policy::change`).
     pub(crate) fn change_policy(&self, set: SetNumber, old: PolicyKind, new: PolicyKind) {
         with_policy!(old, P => self.catch_up::<P>(set));
         let head = self.table.head(set);
@@ -325,8 +327,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         }
     }
 
-    /// Releases a slot that the caller owns (P9), and the page's copies: Free, or Detached while it
-    /// is pinned. Returns whether a waiter must be woken.
+    /// Releases a slot that the caller owns (P9): it becomes Free, or Detached while it is pinned.
+    /// Overtakes the page's copies on other nodes (T5). Returns whether a waiter must be woken.
     #[must_use]
     pub fn remove(&mut self, slot: SlotIndex) -> bool {
         self.vacate(slot);
@@ -338,7 +340,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         removed.waited()
     }
 
-    /// Removes a held page and gives up its bytes (P14). Returns whether a waiter must be woken.
+    /// Removes a held page and discards its bytes (P14). Returns whether a waiter must be woken.
     #[must_use]
     pub fn remove_held(&mut self, slot: SlotIndex) -> bool {
         debug_assert!(self.table.slot(slot).load().held());
@@ -347,9 +349,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         waited
     }
 
-    /// Releases a page that no thread owns, that is clean (or dirty, with `even_dirty`, which gives
-    /// its bytes up) and has no write-back in flight (P9), and its copies. Returns the word that
-    /// was replaced.
+    /// Removes a clean page that no thread owns and that has no write-back in flight (P9), and
+    /// overtakes its copies (T5). With `even_dirty` it also removes a dirty page, and discards its
+    /// bytes. Returns the word that was replaced.
     ///
     /// # Errors
     /// The word that forbids it.
@@ -386,7 +388,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         View::new(&head.meta, &head.hand, clock, ghosts, self.table.lead(), self.table.balance())
     }
 
-    /// Returns the pages of the set; of both sets while the entry moves.
+    /// Returns the pages of the set, or of both sets while the entry moves.
     pub fn pages(&self) -> impl Iterator<Item = Found<'t>> {
         let (table, home) = (self.table, self.home);
         [Some(home), self.next].into_iter().flatten().flat_map(move |set| table.pages_in(set))

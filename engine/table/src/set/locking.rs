@@ -8,8 +8,8 @@ use crate::policy::PolicyKind;
 use crate::table::Table;
 use crate::word::tag::Tag;
 
-/// A page's place on a node and the target of its entry's move. The record of the move is compared
-/// too.
+/// A page's place on a node, and the set that its entry moves to. The record of the move is part of
+/// the comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
     set: SetNumber,
@@ -21,14 +21,14 @@ impl<const W: usize> Table<W> {
     /// Locks the set of a page: until the guard is dropped no other thread can bring the page in or
     /// remove it.
     pub fn lock(&self, tag: Tag) -> SetGuard<'_, W> {
-        // The loop repeats only when a move of this very entry began or ended between the look and
-        // the lock. Moves take thousands of set locks each, so the loop ends; the number of moves
-        // bounds its turns.
+        // The loop repeats only if a move of this very entry began or ended between the look and
+        // the lock. The number of such moves therefore bounds the iterations, and moves are rare,
+        // because each takes the lock of every set of a segment.
         loop {
             let home = self.set_of(tag);
             let (seen, target) = self.move_of(tag);
-            // Between the two stores of R4 the entry already names the new segment: then only one
-            // set is locked.
+            // Between the two stores of R4 the entry already names the new segment, which is also
+            // the target: then only one set is locked.
             let target = target.map(|segment| self.set_in(segment, tag)).filter(|next| *next != home);
             // Two locks are taken in the order of their segments.
             let (first, second) = match target {
@@ -37,8 +37,8 @@ impl<const W: usize> Table<W> {
             };
             let lock = self.head(first).lock.lock();
             let second = second.map(|set| self.head(set).lock.lock());
-            // A mover that has passed this set did so under its lock, so its record is visible now;
-            // and the record is cleared only after the entry was changed (see `resize`, R4).
+            // A mover that has passed this set has held its lock, so the mover's record is visible
+            // now. The record is cleared only after the entry has changed (see `resize`, R4).
             let (now, _) = self.move_of(tag);
             if now == seen && self.set_of(tag) == home {
                 let guard = SetGuard::new(self, home, target, (lock, second));
@@ -52,7 +52,7 @@ impl<const W: usize> Table<W> {
         SetGuard::new(self, set, None, (self.head(set).lock.lock(), None))
     }
 
-    /// T9: releases the lock of the home set, and takes the locks of all places.
+    /// T9: releases the lock of the home set, and takes the locks of all places of the page.
     #[cold]
     #[inline(never)]
     pub(crate) fn lock_places_after<'t>(&'t self, guard: SetGuard<'t, W>, tag: Tag) -> SetGuard<'t, W> {
@@ -64,7 +64,7 @@ impl<const W: usize> Table<W> {
     }
 
     pub(crate) fn lock_places(&self, tag: Tag) -> SetGuard<'_, W> {
-        // As in `lock`: the loop repeats only when a move of one of the entries began or ended in
+        // As in `lock`: the loop repeats only if a move of one of the entries began or ended in
         // between.
         loop {
             let seen = self.places(tag);
@@ -104,9 +104,9 @@ impl<const W: usize> Table<W> {
         (0..self.nodes()).map(place).collect()
     }
 
-    /// Visits every page that is resident during the whole walk, and some that come or go, one set
-    /// at a time under its lock. A page that moves in the meantime may be visited twice. The guard
-    /// may be used to find and to remove the visited page.
+    /// Visits every page, one set at a time under its lock. A page that comes in or leaves during
+    /// the walk may or may not be visited; one that moves may be visited twice. `visit` may use the
+    /// guard to find and to remove the visited page.
     pub fn for_each_page(&self, mut visit: impl FnMut(&mut SetGuard<'_, W>, Found<'_>)) {
         self.walk(|segment| self.for_each_page_of(segment, &mut visit));
     }
@@ -126,8 +126,8 @@ impl<const W: usize> Table<W> {
     }
 
     /// Changes the policy. The new policy takes over the pages in the order in which the old one
-    /// would have evicted them. Pages, pins and I/O are not affected. Only one thread may call this
-    /// at a time, and no thread may resize the table in the meantime.
+    /// would have evicted them. Pages, pins and I/O are not affected. Only one thread at a time may
+    /// call this, and the table must not be resized in the meantime.
     pub fn set_policy(&self, new: PolicyKind) {
         let old = self.policy();
         if old == new {
@@ -135,8 +135,8 @@ impl<const W: usize> Table<W> {
         }
         self.prepare(new);
         self.follow(new);
-        // Each set under its lock. Where a page came in before that, the new policy read bits of
-        // the old one, which costs a guess.
+        // Each set under its lock. If a page came into a set before its turn, the new policy has
+        // read the old one's bits there, which costs a guess.
         for set in self.segments().flat_map(|segment| self.sets_of(segment)) {
             self.lock_set(set).change_policy(set, old, new);
         }

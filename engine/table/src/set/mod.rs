@@ -1,4 +1,4 @@
-//! A set under its lock. Every change of which page sits in which slot happens under the guard of
+//! A set under its lock. A page is put into a slot, or removed from one, only under the guard of
 //! this floor.
 
 pub(crate) mod guard;

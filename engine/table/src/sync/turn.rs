@@ -1,18 +1,19 @@
-//! loom's atomics, with every interleaving of loads and swaps.
+//! loom's atomics, changed so that loom tries every interleaving of loads and swaps.
 //!
-//! loom remembers only the last access to an atomic. A load by the thread that then swaps hides an
-//! earlier load by another thread from it, and loom never tries the order in which the swap comes
-//! first. So "load, look, compare-and-swap", the shape of every step of the slot's protocol, would
-//! run in few orders and be called exhaustive. Here each access first takes a turn: a relaxed swap
-//! of a flag that has no meaning. All turns conflict with each other, so loom tries them in every
-//! order; they are relaxed, so they order nothing that the protocol must order itself.
+//! loom remembers only the last access to an atomic. If a thread loads and then swaps, its load
+//! hides an earlier load by another thread, and loom never tries the order in which the swap comes
+//! before that earlier load. Every step of the slot's protocol has this form (load, look,
+//! compare-and-swap), so loom would try few orders and call them exhaustive. Here each access first
+//! takes a turn: a relaxed swap of a flag that has no meaning. All turns conflict with each other,
+//! so loom tries them in every order. They are relaxed, so they do not add an ordering that the
+//! protocol lacks.
 
 use std::ops::Deref;
 
 use super::atomic::Ordering;
 use loom::sync::atomic::{self, AtomicBool};
 
-/// An atomic of loom. Whoever accesses it takes a turn.
+/// An atomic of loom. Each access to it takes a turn first.
 #[derive(Debug, Default)]
 pub struct InTurn<A> {
     turn: AtomicBool,

@@ -1,5 +1,5 @@
-//! The directory: which segment holds the pages of an entry, and which entry is moving to another
-//! segment.
+//! The directory: it names the segment of each entry's pages, and the entry that is moving to
+//! another segment.
 
 use super::Table;
 use crate::index::{SegmentIndex, SetNumber};
@@ -45,8 +45,8 @@ impl<const W: usize> Table<W> {
     /// Returns the set that the directory names for the page now.
     #[inline(always)]
     pub(crate) fn set_of(&self, tag: Tag) -> SetNumber {
-        // Acquire: pairs with the end of a move (R4); the new segment's sets are seen as the mover
-        // left them.
+        // Acquire: pairs with the end of a move (R4), so that the new segment's sets are seen as
+        // the mover left them.
         let first = self.entry_of(tag).load(Ordering::Acquire);
         SetNumber(first | tag.set(self.layout().set_mask) as u32)
     }
@@ -82,21 +82,22 @@ impl<const W: usize> Table<W> {
         64 - (self.header().directory.load(Ordering::Relaxed) % 64) as u32
     }
 
-    /// Makes a filled level the current one. Level l has its entries at places 2^l and on, in the
-    /// order of the tags' first l bits. The word holds the number of bits by which a tag is shifted
-    /// right, and the place that is added to the result. Release: pairs with `entry_of`.
+    /// Makes a filled level the current one. The entries of level l begin at place 2^l, in the
+    /// order of the tags' top l bits. The word `directory` holds the number of bits by which a tag
+    /// is shifted right (its low six bits), and the place that is added to the result. Release:
+    /// pairs with `entry_of`.
     pub(crate) fn set_level(&self, level: u32) {
         assert!((1..=Tag::DIRECTORY_BITS).contains(&level));
         self.header().directory.store(64 << level | u64::from(64 - level), Ordering::Release);
     }
 
-    /// Returns the set of another segment with the same place in it.
+    /// Returns the set of another segment that has the same place there as `set` has in its own.
     pub(crate) fn beside(&self, set: SetNumber, segment: SegmentIndex) -> SetNumber {
         SetNumber(self.first_set(segment) | set.0 & self.layout().set_mask as u32)
     }
 
-    /// Returns the record of the move in progress and its target segment, if the move concerns the
-    /// page of this tag; otherwise 0 and `None`.
+    /// Returns the record of the move in progress and its target segment, if the page's entry is
+    /// the one that moves; otherwise 0 and `None`.
     pub(crate) fn move_of(&self, tag: Tag) -> (u64, Option<SegmentIndex>) {
         // Acquire: pairs with `advance` (R1, R4).
         let record = self.header().moving.load(Ordering::Acquire);
@@ -128,14 +129,15 @@ impl<const W: usize> Table<W> {
         entries
     }
 
-    /// Returns the number of directory entries of each segment in use, which tells how even the
-    /// load is.
+    /// Returns the number of directory entries of each segment in use, which shows how evenly the
+    /// load is spread.
     pub fn entries_per_segment(&self) -> Vec<usize> {
         let entries = self.entries_by_segment();
         self.segments().map(|segment| entries[segment.0 as usize].len()).collect()
     }
 
-    /// Fills every entry of a new table with the name of a segment.
+    /// Fills the entries of a new table's first level: each names a segment of its node in turn, or
+    /// any segment if the node has none.
     pub(crate) fn deal_entries(&self, level: u32, live: &[SegmentIndex]) {
         // The segments are grouped once, before the loop: a table of 128 GiB has a million entries
         // and 65536 segments.

@@ -1,4 +1,4 @@
-//! The steps that make a page dirty or clean, each with the counts of dirty pages, and the walk
+//! The steps that make a page dirty or clean and update the counts of dirty pages, and the walk
 //! over dirty pages.
 
 use super::Table;
@@ -8,7 +8,7 @@ use crate::word::slot::{EndedWriteback, State, Word};
 use crate::word::tag::Tag;
 
 impl<const W: usize> Table<W> {
-    /// P2, and counts the page if it is dirty. Returns whether a waiter must be woken.
+    /// P2, and adds the page to the counts if it is dirty. Returns whether a waiter must be woken.
     #[must_use]
     pub fn publish(&self, slot: SlotIndex, dirty: bool) -> bool {
         if dirty {
@@ -17,8 +17,8 @@ impl<const W: usize> Table<W> {
         self.slot(slot).publish(dirty)
     }
 
-    /// P7, and counts the page if it became dirty; `before` is the word that `begin_write`
-    /// replaced. Returns whether a waiter must be woken.
+    /// P7, and adds the page to the counts if it became dirty; `before` is the word that
+    /// `begin_write` replaced. Returns whether a waiter must be woken.
     #[must_use]
     #[inline(always)]
     pub fn end_write(&self, page: &Found<'_>, before: Word, dirty: bool) -> bool {
@@ -30,7 +30,7 @@ impl<const W: usize> Table<W> {
         page.slot().end_write(dirty)
     }
 
-    /// P11, and uncounts the page if it became clean.
+    /// P11, and subtracts the page from the counts if it became clean.
     #[must_use]
     pub fn end_writeback(&self, slot: SlotIndex, version: u64, written: bool) -> EndedWriteback {
         let ended = self.slot(slot).end_writeback(version, written);
@@ -40,14 +40,14 @@ impl<const W: usize> Table<W> {
         ended
     }
 
-    /// Returns the number of dirty pages: exact while the table is quiet, and never too low for a
-    /// page whose write has completed.
+    /// Returns the number of dirty pages. Exact while no thread uses the table; otherwise it may be
+    /// too high, and includes every dirty page whose write has completed.
     pub fn dirty_pages(&self) -> u64 {
         self.header().dirty.load(Ordering::Relaxed)
     }
 
-    /// Visits the dirty pages, without a lock, and skips segments that have none. A page that moves
-    /// may be visited twice.
+    /// Visits the pages that are or may become dirty, without a lock. Segments without dirty pages
+    /// are skipped. A page that moves may be visited twice.
     pub fn for_each_dirty(&self, mut visit: impl FnMut(SlotIndex, Tag, Word)) {
         self.walk(|segment| {
             // Acquire: pairs with `count_dirty`; a page that is no longer counted is clean or has
@@ -56,8 +56,9 @@ impl<const W: usize> Table<W> {
                 return;
             }
             for found in self.sets_of(segment).flat_map(|set| self.pages_in(set)) {
-                // A page in state Writing may be dirty: its writer has not completed, or it was
-                // dirty before. A held page may become dirty again, if the store refuses (P14).
+                // A page in state Writing may have been dirty before, or become dirty when its
+                // writer completes. A held page becomes dirty again if the store does not clear its
+                // range (P14).
                 if matches!(found.word.state(), State::Dirty | State::Writing) || found.word.held() {
                     visit(found.index, found.tag(), found.word);
                 }
@@ -65,15 +66,15 @@ impl<const W: usize> Table<W> {
         });
     }
 
-    /// Adds `change` to the counts of dirty pages. A page is counted before it becomes dirty and
-    /// uncounted after it became clean, so that the counts are never too low.
+    /// Adds `change` to the counts of dirty pages. A page is added before it becomes dirty and
+    /// subtracted after it became clean, so that the counts are never too low.
     pub(crate) fn count_dirty(&self, slot: SlotIndex, change: i32) {
         let record = self.record(self.segment_of(slot));
         // Release: pairs with `for_each_dirty`. A page that becomes dirty needs no ordering here:
         // `publish` and `end_write` release after the count, and a sync that must see the page has
         // synchronised with its writer.
         record.dirty.fetch_add(change as u32, Ordering::Release);
-        // Relaxed: nothing orders on the total.
+        // Relaxed: no thread orders anything by the total.
         self.header().dirty.fetch_add(change as i64 as u64, Ordering::Relaxed);
     }
 }

@@ -1,10 +1,10 @@
 //! The lookup without a lock: where a page may be, and whether it is there.
 //!
 //! The top bits of the tag select the directory entry, which names the segment; other bits select
-//! the set in it, and others are the fingerprint to compare. A result is a hint until the slot's
-//! own word (P3, P4) or the set's (P13) has confirmed it, and `None` is certain only under the
-//! set's lock. Nothing here stores. Not here: what a hit tells the policy (`touch`), and changes of
-//! the directory (`resize`).
+//! the set in the segment, and others are the fingerprint to compare. A result is a hint until the
+//! slot's own word (P3, P4) or the set's (P13) has confirmed it, and `None` is certain only under
+//! the set's lock. Nothing here stores. Not here: what a hit tells the policy (`touch`), and
+//! changes of the directory (`resize`).
 
 use super::Table;
 use crate::index::{Found, SetNumber, SlotIndex};
@@ -14,8 +14,8 @@ use crate::word::prefetch::prefetch;
 use crate::word::slot::{Shown, Word};
 use crate::word::tag::Tag;
 
-/// A page found by [`Table::glance`] (P13). Bytes that are read from its frame are the page's if
-/// [`Glance::is_still_shown`] returns true afterwards.
+/// A page found by [`Table::glance`] (P13). The bytes that are then read from its frame are the
+/// page's if [`Glance::is_still_shown`] returns true afterwards.
 #[derive(Clone, Copy)]
 pub struct Glance<'t, const W: usize> {
     front: &'t Front,
@@ -24,8 +24,8 @@ pub struct Glance<'t, const W: usize> {
 }
 
 impl<const W: usize> Glance<'_, W> {
-    /// P13, the re-check: returns whether the bytes read since the glance are the page's, untorn.
-    /// Returns false if any page of the set was hidden.
+    /// P13, the re-check: returns whether the bytes read since the glance are certainly the page's,
+    /// untorn. Returns false if any page of the set was hidden in the meantime.
     #[inline(always)]
     pub fn is_still_shown(&self) -> bool {
         self.shown.holds(&self.front.shown)
@@ -33,8 +33,8 @@ impl<const W: usize> Glance<'_, W> {
 }
 
 impl<const W: usize> Table<W> {
-    /// Returns the page, if it is where the directory says now, or away from there (T9). Takes no
-    /// lock and stores nothing. `None` is certain only under the set's lock.
+    /// Returns the page, if it is in its set or away from home (T9). Takes no lock and stores
+    /// nothing. May miss a page that is moving: `None` is certain only under the set's lock.
     #[inline(always)]
     pub fn find(&self, tag: Tag) -> Option<Found<'_>> {
         match self.find_in(self.set_of(tag), tag) {
@@ -49,7 +49,7 @@ impl<const W: usize> Table<W> {
         prefetch(self.fingerprints(self.set_of(tag)));
     }
 
-    /// Prefetches what a miss of a page touches besides the fingerprints: all lines of its set.
+    /// Prefetches all lines of the page's set that a miss touches, except the fingerprints.
     pub fn prefetch_miss(&self, tag: Tag) {
         const LINE: usize = 64;
         let set = self.set_of(tag);
@@ -61,8 +61,8 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Returns the first slot of the page's set whose fingerprint is the page's. In a few cases of
-    /// a hundred the slot holds another page.
+    /// Returns the first slot of the page's set whose fingerprint is the page's. In a few percent
+    /// of the cases the slot holds another page.
     #[inline(always)]
     pub fn candidate(&self, tag: Tag) -> Option<SlotIndex> {
         let set = self.set_of(tag);
@@ -117,7 +117,7 @@ impl<const W: usize> Table<W> {
         self.find_where(set, tag, Word::findable)
     }
 
-    /// Returns the slot of a set that has the tag and a word that satisfies `will_do`.
+    /// Returns the slot of a set whose tag is `tag` and whose word satisfies `will_do`.
     #[inline(always)]
     pub(crate) fn find_where(
         &self,
@@ -142,8 +142,8 @@ impl<const W: usize> Table<W> {
     #[cfg(not(any(loom, shuttle)))]
     #[inline(always)]
     pub(crate) fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
-        // For 8 and 16 ways one comparison is the best on every x86-64, and the compiler should
-        // know which.
+        // For 8 and 16 ways SSE2 is the best kind on every x86-64. Here it is a constant, so that
+        // the compiler drops the choice.
         let kind = match W {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             ..=16 => crate::word::probe::ProbeKind::Sse2,

@@ -1,12 +1,12 @@
-//! The table of one partition: a directory of segments, each a row of page sets.
+//! The table of one partition: a directory of segments, each of which consists of page sets.
 //!
-//! The table answers which slot a page sits in. It does no I/O, reads no clock, starts no thread,
-//! and holds no page bytes and no addresses: frame *n* belongs to slot *n*, and the caller knows
+//! The table says which slot a page is in. It does no I/O, reads no clock, starts no thread, and
+//! holds neither bytes of pages nor addresses: frame *n* belongs to slot *n*, and the caller knows
 //! where frames lie.
 //!
-//! The lookup (`find`) takes no lock and stores nothing. It may miss a page that is moving; a
-//! caller that must be sure takes the set's lock and looks again ([`Table::lock`]), which a claim
-//! needs anyway.
+//! The lookup (`find`) takes no lock and stores nothing. It may miss a page that is moving. A
+//! caller that must be sure takes the set's lock ([`Table::lock`]), which a claim needs anyway, and
+//! looks again.
 
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -33,30 +33,30 @@ pub(crate) mod nodes;
 mod policy;
 mod touch;
 
-/// Counts of all sets of a table. Relaxed: figures, which order nothing.
+/// Statistics of a table, over all its sets. Relaxed: they order nothing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Tally {
     /// Pages that were read ahead and requested afterwards.
     pub ahead_used: plain::AtomicU64,
-    /// Pages that were read ahead and evicted before any request.
+    /// Pages that were read ahead and left their slot (evicted or removed) before any request.
     pub ahead_wasted: plain::AtomicU64,
-    /// Misses of pages that had a ghost in their set: about as many as [`Table::remembered_slots`]
-    /// more slots would have saved.
+    /// Misses of pages that had a ghost in their set: about the number of misses that
+    /// [`Table::remembered_slots`] more slots would have saved.
     pub ghost_hits: plain::AtomicU64,
 }
 
 /// The page sets of one partition, in sets of `W` ways (default 16).
 pub struct Table<const W: usize = 16> {
     memory: Memory<W>,
-    // The plain atomics are no part of a protocol, so the model checkers need not see them.
+    // The `plain` atomics take part in no protocol, so the model checkers need not see them.
     policy: plain::AtomicU8,
     counts_hits: plain::AtomicBool,
     learner: OnceLock<Learner>,
     balance: OnceLock<Balance>,
     monitor: OnceLock<Monitor>,
-    /// Whether a copy of another node's page was ever made. The lock of each set orders what
-    /// depends on it.
+    /// Whether a copy of another node's page was ever made. Relaxed: where the order matters, a
+    /// set's lock provides it.
     has_copies: plain::AtomicBool,
     copies_yield: plain::AtomicBool,
     /// Whether a main was ever away from home (T9).
@@ -70,8 +70,8 @@ pub struct Table<const W: usize = 16> {
 impl<const W: usize> Table<W> {
     pub(crate) const ALL_WAYS: u32 = if W == 32 { u32::MAX } else { (1 << W) - 1 };
 
-    /// Returns the bytes of memory of a table of this shape. The memory is touched only as segments
-    /// come into use.
+    /// Returns the bytes of memory that a table of this shape needs. The memory of a segment is not
+    /// touched before the segment comes into use.
     pub fn memory_bytes(shape: Shape) -> usize {
         Layout::new::<W>(shape).bytes
     }
@@ -86,7 +86,7 @@ impl<const W: usize> Table<W> {
         Layout::new::<W>(shape).fingerprints_at
     }
 
-    /// Makes a table in its own memory, with `live` segments in use.
+    /// Creates a table of `shape`, in memory that it allocates, with `live` segments in use.
     ///
     /// # Examples
     ///
@@ -107,12 +107,12 @@ impl<const W: usize> Table<W> {
         Self::spread(shape, 1, policy, live)
     }
 
-    /// Makes a table as [`Table::new`] does, with its segments divided among `nodes` nodes.
+    /// Creates a table as [`Table::new`] does, with its segments divided among `nodes` nodes.
     pub fn spread(shape: Shape, nodes: u32, policy: PolicyKind, live: u32) -> Self {
         Self::start(Memory::heap(Layout::new::<W>(shape)), nodes, policy, live)
     }
 
-    /// Makes a table in memory that the caller keeps, with its segments divided among `nodes`
+    /// Creates a table in memory that the caller owns, with its segments divided among `nodes`
     /// nodes.
     ///
     /// # Safety
@@ -168,8 +168,8 @@ impl<const W: usize> Table<W> {
         self.has_copies.load(Ordering::Relaxed)
     }
 
-    /// Sets whether copies of other nodes' pages are evicted before pages (the default). If false,
-    /// the policy alone chooses.
+    /// Sets whether copies of other nodes' pages are evicted before pages. If not, the policy alone
+    /// chooses. Default: true.
     pub fn set_copies_yield(&self, yields: bool) {
         self.copies_yield.store(yields, Ordering::Relaxed);
     }
@@ -231,17 +231,17 @@ impl<const W: usize> Table<W> {
         (0..self.layout().shape.segments_max).map(SegmentIndex).filter(|s| self.is_live(*s))
     }
 
-    /// Visits every segment in use, and again each segment in which pages have arrived from another
-    /// slot since its visit. So no page is missed that moves from a segment not yet visited into
-    /// one already visited. The number of turns is bounded by the arrivals, because all turns but
-    /// the last follow one.
+    /// Visits every segment in use, and visits a segment again if pages have arrived there from
+    /// another slot since its last visit. So the walk does not miss a page that moves from a
+    /// segment not yet visited into one already visited. Every round but the first and the last
+    /// follows an arrival, so the number of arrivals bounds the rounds.
     pub(crate) fn walk(&self, mut visit: impl FnMut(SegmentIndex)) {
         let mut seen: Vec<Option<u32>> = vec![None; self.shape().segments_max as usize];
         let mut again = true;
         while std::mem::take(&mut again) {
             for segment in self.segments() {
-                // Acquire: pairs with `remove_moved`; the visit sees the pages that were counted
-                // before.
+                // Acquire: pairs with `remove_moved`, so that the visit sees the pages that were
+                // counted before.
                 let arrivals = Some(self.record(segment).arrivals.load(Ordering::Acquire));
                 if std::mem::replace(&mut seen[segment.0 as usize], arrivals) != arrivals {
                     visit(segment);
@@ -293,17 +293,18 @@ impl<const W: usize> Table<W> {
         unsafe { self.memory.at_sets(self.set_at(set)) }
     }
 
-    /// Returns eight bits of each way's tag. Those of all sets lie one behind the other: a byte per
-    /// page, which fits into the second-level cache where the heads would not. A fingerprint
-    /// changes at a claim, under the set's lock, and is stale while the slot is free.
+    /// Returns a set's fingerprints: eight bits of each way's tag. The fingerprints of all sets are
+    /// contiguous, a byte per page, and so fit into the second-level cache, where the heads would
+    /// not. A fingerprint changes at a claim, under the set's lock, and is stale while the slot is
+    /// free.
     #[inline(always)]
     pub(crate) fn fingerprints(&self, set: SetNumber) -> &[AtomicU8; W] {
         // SAFETY: a byte for each way of each set lies there.
         unsafe { self.memory.at_fingerprints(set.0 as usize) }
     }
 
-    /// Returns the fields of a set that a hit reads besides a fingerprint and a tag. Those of all
-    /// sets lie one behind the other, so that they stay in the second-level cache.
+    /// Returns a set's front: the fields that a hit reads besides a fingerprint and a tag. The
+    /// fronts of all sets are contiguous, so that they stay in the second-level cache.
     #[inline(always)]
     pub(crate) fn front(&self, set: SetNumber) -> &Front {
         // SAFETY: one for each set lies there.
@@ -332,7 +333,7 @@ impl<const W: usize> Table<W> {
         unsafe { self.memory.slice_at(at, count) }
     }
 
-    /// Returns the slot of an index that this table gave out.
+    /// Returns the slot with a number that this table has returned.
     #[inline(always)]
     pub fn slot(&self, index: SlotIndex) -> Slot<'_> {
         let (set, way) = self.place_of(index);

@@ -1,35 +1,35 @@
-//! The probe finds the ways of a set that have a given fingerprint and, for misses, tells whether a
-//! ghost has a given print.
+//! The probe finds the ways of a set that have a given fingerprint. For misses, it also tells
+//! whether a ghost has a given print.
 //!
-//! A set keeps one byte of each way's tag side by side. The probe compares all of them with one
-//! byte and returns a bit per way; the caller then compares the whole tags of the few that match.
-//! The probe is the first step of every lookup.
+//! The fingerprints of a set, one byte of each way's tag, lie side by side. The probe compares all
+//! of them with one byte and returns a bit per way; the caller then compares the whole tags of the
+//! few ways that match. The probe is the first step of every lookup.
 //!
-//! The file protects one property: the comparison stays legal while other threads replace
-//! fingerprints. A probe reads each byte either before or after such a store, each byte
-//! independently, and orders nothing. A stale bit costs a comparison of tags; a missing bit is
-//! noticed by the thread that checks again under the set's lock. Neither is an answer by itself.
+//! The file protects one property: the comparison is sound while other threads replace
+//! fingerprints. A probe reads each byte either before or after such a store, independently of the
+//! other bytes, and orders nothing. The result is a hint: a wrong bit costs a comparison of tags,
+//! and a page whose bit is missing is found when the thread looks again under the set's lock.
 //!
 //! Not here: tags, states, which ghost matched, what to do with the answer, and the probe under the
-//! model checkers. Their atomics are not bytes in memory, so under them the table compares way by
-//! way.
+//! model checkers. The model checkers' atomics are not bytes in memory, so the table then compares
+//! way by way.
 //!
 //! # How a vector may read bytes that others write
 //!
-//! The language has atomic bytes but no atomic vectors, and an atomic word that overlaps another
-//! thread's atomic byte is a race as well (accesses of different sizes). The vector loads are
-//! therefore inline assembly, which to the language is one relaxed atomic load per byte; the
-//! machines' vector loads give no less. Assembly was also faster than two atomic words moved into a
-//! vector: 1.0 against 1.6 ns per probe of 16 ways, 1.4 against 2.3 ns of 32 (medians of 301
+//! Rust has atomic bytes but no atomic vectors, and an atomic word that overlaps another thread's
+//! atomic byte is a data race as well (accesses of different sizes). The vector loads are therefore
+//! inline assembly, which Rust may treat as one relaxed atomic load per byte; the machines' vector
+//! loads guarantee at least that. Assembly was also faster than two atomic words that are moved
+//! into a vector: 1.0 against 1.6 ns per probe of 16 ways, 1.4 against 2.3 ns of 32 (medians of 301
 //! interleaved runs on Sapphire Rapids, sets in the first-level cache).
 //!
 //! # Which variant
 //!
-//! Eight and sixteen ways are one SSE2 comparison on every x86-64. AVX-512 saves instructions there
-//! (0.8 ns), but its mask register answers later (6.6 against 5.4 ns in a chain of dependent
-//! probes), and a lookup is such a chain. Only at 32 ways does the variant that the processor
-//! offers matter (0.8 ns against 1.2 of AVX2 and 1.4 of twice SSE2). There the choice is a branch
-//! that is always predicted and did not show in the measurement.
+//! For eight and sixteen ways, one SSE2 comparison does on every x86-64. There AVX-512 needs fewer
+//! instructions (0.8 ns), but its mask register has a longer latency (6.6 against 5.4 ns in a chain
+//! of dependent probes), and a lookup is such a chain. Only for 32 ways does the instruction set
+//! matter (AVX-512 0.8 ns, AVX2 1.2 ns, two SSE2 comparisons 1.4 ns). There the choice is a branch
+//! that is always predicted, with no measurable cost.
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::atomic::AtomicU8;
@@ -43,15 +43,15 @@ mod x86_64;
 /// An instruction set that a probe can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeKind {
-    /// One byte after the other, on every machine.
+    /// One byte after the other. Every machine has it.
     Scalar,
-    /// Every x86-64.
+    /// 16 ways at once. Every x86-64 has it.
     Sse2,
     /// 32 ways at once.
     Avx2,
-    /// AVX-512 BW and VL: 32 ways at once, and no vector register is left dirty.
+    /// AVX-512 BW and VL: 32 ways at once, without a need for `vzeroupper`.
     Avx512,
-    /// Every 64-bit Arm.
+    /// Eight ways at once. Every 64-bit Arm has it.
     Neon,
 }
 
@@ -86,16 +86,16 @@ impl ProbeKind {
 /// Returns the ways whose fingerprint is `wanted`, among `N` in memory: bit *w* for way *w*. `N` is
 /// 8, 16 or 32.
 ///
-/// A kind that is known at compile time costs nothing; otherwise it is one predictable branch. No
-/// alignment is needed. A set's fingerprints are aligned to 8 bytes for 8 ways and to 16 for more,
-/// so that no load crosses a line.
+/// The choice of the kind costs nothing if it is known at compile time, and otherwise one
+/// predictable branch. No alignment is needed. A set's fingerprints are aligned to 8 bytes for 8
+/// ways and to 16 for more, so that no load crosses a line.
 ///
 /// # Safety
 ///
 /// * `kind` is one that this machine supports (`ProbeKind::is_supported`).
 /// * `N` bytes from `fingerprints` are valid for reads and for the provenance of shared mutable
 ///   memory.
-/// * Threads that write them at the same time do so by atomic stores of single bytes.
+/// * Threads that write these bytes at the same time use atomic stores of single bytes.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub unsafe fn find<const N: usize>(kind: ProbeKind, fingerprints: *const u8, wanted: u8) -> u32 {
@@ -116,15 +116,15 @@ pub unsafe fn find<const N: usize>(kind: ProbeKind, fingerprints: *const u8, wan
         #[cfg(all(target_arch = "aarch64", not(miri)))]
         ProbeKind::Neon => unsafe { aarch64::find_neon::<N>(fingerprints, wanted) },
         _ => {
-            // SAFETY: N valid bytes by contract, which are accessed atomically only; an atomic byte
-            // is laid out as a byte.
+            // SAFETY: N bytes are valid by contract, and all accesses to them are atomic; an atomic
+            // byte is laid out as a byte.
             let fingerprints = unsafe { std::slice::from_raw_parts(fingerprints.cast::<AtomicU8>(), N) };
             find_each(fingerprints, wanted)
         }
     }
 }
 
-/// The naive twin: byte by byte, at most 32 of them.
+/// The reference implementation of [`find`]: byte by byte, for at most 32 bytes.
 #[cfg(not(any(loom, shuttle)))]
 #[inline]
 pub fn find_each(fingerprints: &[AtomicU8], wanted: u8) -> u32 {
@@ -138,7 +138,7 @@ pub fn find_each(fingerprints: &[AtomicU8], wanted: u8) -> u32 {
 }
 
 /// Returns whether one of these words has `wanted` in its lower half. Threads that write the words
-/// at the same time do so by atomic stores of whole words.
+/// at the same time use atomic stores of whole words.
 #[inline(always)]
 pub fn has_lower_half(words: &[AtomicU32], wanted: u16) -> bool {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
@@ -152,7 +152,7 @@ pub fn has_lower_half(words: &[AtomicU32], wanted: u16) -> bool {
     has_lower_half_each(words, wanted)
 }
 
-/// The naive twin: word by word.
+/// The reference implementation of [`has_lower_half`]: word by word.
 #[inline]
 fn has_lower_half_each(words: &[AtomicU32], wanted: u16) -> bool {
     // Relaxed: a caller that needs an order holds a lock.

@@ -35,8 +35,8 @@
 //!   harms only a reader that sleeps through exactly 2^44 changes.
 //! - *pins* counts the pins, up to [`PINS_MAX`]. A further pin is refused, and the caller copies
 //!   the bytes instead.
-//! - *twins* has a bit for each node that may have a copy of the page (`twin`). With one node it is
-//!   0.
+//! - *twins* says which nodes may have a copy of the page (`twin`); node n has bit n modulo 4. With
+//!   one node it is 0.
 //! - *waited* says that a waiter is registered and must be woken when the word leaves its busy
 //!   state.
 //! - *writeback* says that a write-back is in flight. It is a flag and not a state, because a page
@@ -81,17 +81,17 @@
 //!   that the state still lasts; the swap fails if it has ended. The thread that ends the busy
 //!   state clears the flag, with acquire, and learns that it was set. So no waiter is forgotten,
 //!   and that thread sees everything that a waiter registered before its swap.
-//! - **P13 read at a glance** (any thread, no store; nearly every hit is read so): as P3, but with
-//!   one word for the whole set in place of the slot's own. Its low bits, one per way, say which
-//!   ways are *shown*; its high bits are the set's version (48 bits with 16 ways). A thread that
-//!   makes a page readable (P2, P7) first shows it: it sets the bit, with release. A thread that
-//!   takes a page's bytes or tag away (P1 of a Clean page, P6, P8's second half and move, P9) hides
-//!   the page after its swap and before the release fence: one addition clears the bit and
-//!   increments the version. So only the slot's owner changes the bit, or a thread under the set's
-//!   lock, which the next owner needs. While a slot's word is readable, its way is shown (only P9
-//!   of a Storing page hides it just before its swap). The copy is good if the set's version is the
-//!   same at the end: then no page of the set was hidden, this one included. If the version has
-//!   changed, perhaps only a neighbour was hidden; the reader cannot tell, and reads again by P3.
+//! - **P13 read at a glance** (any thread, no store; nearly every hit uses it): as P3, but with one
+//!   word for the whole set in place of the slot's own. Its low bits, one per way, say which ways
+//!   are *shown*; its high bits are the set's version (48 bits with 16 ways). A thread that makes a
+//!   page readable (P2, P7) first shows it: it sets the bit, with release. A thread that takes a
+//!   page's bytes or tag away (P1 of a Clean page, P6, P8's second half and move, P9) hides the
+//!   page after its swap and before the release fence: one addition clears the bit and increments
+//!   the version. So only the slot's owner changes the bit, or a thread under the set's lock, which
+//!   the next owner needs. While a slot's word is readable, its way is shown (only P9 of a Storing
+//!   page hides it just before its swap). The copy is good if the set's version is the same at the
+//!   end: then no page of the set was hidden, this one included. If the version has changed,
+//!   perhaps only a neighbour was hidden; the reader cannot tell, and reads again by P3.
 //! - **P14 hold** (clearing a range): Dirty without write-back -> Storing with the flag. The range
 //!   will read as zeros, and the store is cleared first. Meanwhile the page can be read and pinned,
 //!   but not written, written back, moved or evicted. Then P9 if the store has cleared the range;

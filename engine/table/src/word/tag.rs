@@ -24,7 +24,7 @@ use octavo_random::Random;
 ///
 /// | bits | field | for |
 /// |---|---|---|
-/// | 63..42 | directory | which entry, and so which segment and node: the top bits, as many as the directory uses |
+/// | 63..42 | directory | which entry, and so which segment and node; as many top bits as needed |
 /// | 41..36 | set | which set of the segment |
 /// | 35..32 | node | not used to find a page; miniatures and simulations divide pages by it |
 /// | 31..16 | print | 31..24 fingerprint of a resident page, 31..16 print of a ghost |

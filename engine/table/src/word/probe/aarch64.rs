@@ -1,5 +1,6 @@
 //! The probe on 64-bit Arm: NEON has no instruction that gathers a bit per byte, so each matching
-//! byte keeps the bit of its place and pairwise additions collect eight of them into one byte.
+//! byte is replaced by the bit of its place, and one addition across the vector collects the eight
+//! bits in one byte.
 //!
 //! Every vector load stands for one relaxed atomic load per byte (see the parent module).
 

@@ -1,8 +1,8 @@
 //! The probe on x86-64: SSE2 for any number of ways, AVX2 and AVX-512 for 32.
 //!
-//! The two wide variants are assembly as a whole, so that they can be inlined into functions that
-//! are compiled for every x86-64. Every vector load stands for one relaxed atomic load per byte
-//! (see the parent module).
+//! The two wide variants are written entirely in assembly, so that they can be inlined into
+//! functions that are compiled for every x86-64. Every vector load stands for one relaxed atomic
+//! load per byte (see the parent module).
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -62,8 +62,8 @@ pub(super) unsafe fn has_lower_half(words: &[[AtomicU32; 4]], wanted: u16) -> bo
         // SAFETY: as at the start.
         equal = unsafe { _mm_or_si128(equal, equal_here) };
     }
-    // Two bits for each lower half, two for each upper one.
-    // SAFETY: as at the start.
+    // The mask has two bits for each lower half and two for each upper half. SAFETY: as at the
+    // start.
     (unsafe { _mm_movemask_epi8(equal) }) & 0x3333 != 0
 }
 
@@ -113,7 +113,7 @@ unsafe fn load_16(bytes: *const u8) -> __m128i {
 pub(super) unsafe fn find_32_avx2(fingerprints: *const u8, wanted: u8) -> u32 {
     let ways;
     // SAFETY: reads the 32 bytes of the contract. `vzeroupper` clears the upper halves of all
-    // sixteen registers, so that the caller's SSE code does not pay for them, and all sixteen are
+    // sixteen registers, so that they do not slow down the caller's SSE code; all sixteen are
     // declared as overwritten.
     unsafe {
         asm!(
