@@ -1,9 +1,10 @@
-//! Mains away from home: a page lies on the node that writes it most, not where its tag says.
+//! Mains away from home: a page is on the node that writes it most, and not in the set that its tag
+//! names.
 //!
-//! T9 to T11 of `twin` are the protocol. This file finds such a page, with and without a lock, and
-//! lets a main and a copy exchange their roles. Not here: which pages are worth it (the engine). A
-//! table that has never switched a main pays for a look at one flag, and only when a page is not
-//! found at home.
+//! The protocol is T9 to T11 of `twin`. This file finds such a page, with and without a lock, and
+//! moves a main to another node and back home. Not here: which pages are worth a move (the engine).
+//! In a table that has never moved a main away, a lookup costs one load of a flag more, and only if
+//! it has not found the page at home.
 
 use super::resize::{Mover, Pass};
 use crate::broken::{self, Step};
@@ -18,29 +19,29 @@ use crate::word::tag::Tag;
 /// The outcome of [`Table::bring_main`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switch {
-    /// The slot of the main now. `None` if the main was already there or busy, no way was
-    /// available, or one of the page's places is moving.
+    /// The new slot of the main. `None` if the page is not resident, the main was already there or
+    /// busy, no way was available, the node has no segment, or one of the page's places is moving.
     pub to: Option<SlotIndex>,
-    /// The page that was evicted for it.
+    /// The page that was evicted for the main.
     pub displaced: Option<Tag>,
 }
 
-/// Returns the bit of a page among those of its home set.
+/// Returns the bit that a page has in the `away` bits of its home set.
 fn away_bit(tag: Tag) -> u16 {
     1 << (tag.ghost_print() % 16)
 }
 
 impl<const W: usize> Table<W> {
-    /// Returns the slot at the page's place on a node: its main, or a copy. Takes no lock and
-    /// stores nothing.
+    /// Returns the slot that holds the page's main, or a copy, at the page's place on a node. Takes
+    /// no lock and stores nothing.
     #[inline]
     pub fn find_at(&self, tag: Tag, node: NodeId) -> Option<Found<'_>> {
         let set = self.set_of(self.twin_place(tag, node));
         self.find_where(set, tag, |word| word.is_copy() || word.findable())
     }
 
-    /// Finds a page as [`Table::find`] does, for a thread of a node: looks at its own place first
-    /// if the page may be away from home.
+    /// Finds a page as [`Table::find`] does, for a thread of `node`: if the page belongs to another
+    /// node and mains may be away from home, looks first at the page's place on `node`.
     #[inline]
     pub fn find_from(&self, tag: Tag, node: NodeId) -> Option<Found<'_>> {
         let near = match self.has_away() && self.owner_of(tag) != node {
@@ -65,12 +66,12 @@ impl<const W: usize> Table<W> {
     /// Returns whether a main was ever away from home.
     #[inline(always)]
     pub fn has_away(&self) -> bool {
-        // Relaxed: a hint; under the page's lock its home set says it.
+        // Relaxed: a hint. Under the page's lock the bits of its home set decide.
         self.has_away.load(Ordering::Relaxed)
     }
 
     fn may_be_away(&self, home: SetNumber, tag: Tag) -> bool {
-        // Relaxed: under the lock, or a hint.
+        // Relaxed: read under the set's lock, or used as a hint.
         self.head(home).away.load(Ordering::Relaxed) & away_bit(tag) != 0
     }
 
@@ -91,7 +92,8 @@ impl<const W: usize> Table<W> {
     ) -> Option<SlotIndex> {
         let guard = self.lock_places(tag);
         let to = self.set_of(self.twin_place(tag, node));
-        // 1. The main as it is. The node may have no segment of its own.
+        // 1. The main must be quiet, and no place may be moving. If the node has no segment of its
+        //    own, its place is in a segment of another node.
         let main = guard.find(tag)?;
         let is_still = guard.away().is_some_and(|away| away.is_still);
         let is_there = self.place_of(main.index).0 == to;
@@ -99,11 +101,11 @@ impl<const W: usize> Table<W> {
         if !main.word.quiet() || !is_still || is_there || !is_of_node {
             return None;
         }
-        // 2. A way: that of the page's own copy there, unless the copy is being refreshed, or
-        //   another.
+        // 2. A way: that of the page's own copy there, if it has one, or another. A copy that is
+        //   being made forbids the switch.
         let (slot, left) = guard.claim_for_main(to, tag, may_displace)?;
         *displaced = left;
-        // 3. From now on every lookup under the lock looks in all its places.
+        // 3. From now on every lookup of the page under its lock looks in all its places.
         guard.note_away(tag);
         // 4. The move itself, as R2 moves a page.
         let Ok(taken) = main.slot().begin_move(main.word) else {
@@ -127,8 +129,8 @@ impl<const W: usize> Table<W> {
         Some(slot)
     }
 
-    /// Moves all quiet mains home. If the result has a `busy` slot, that main was not quiet: call
-    /// again.
+    /// Moves all quiet mains that are away back home. If the result has a `busy` slot, its main was
+    /// not quiet: call again.
     pub fn bring_home(&self, mover: &mut dyn Mover) -> Pass {
         let mut pass = Pass::default();
         if !self.has_away() {
@@ -159,8 +161,8 @@ impl<const W: usize> SetGuard<'_, W> {
         self.table().may_be_away(home, tag) || next.is_some_and(|next| self.table().may_be_away(next, tag))
     }
 
-    /// T9, T11: records in the page's home set that the page may be away, and that all nodes may
-    /// have copies of pages that left.
+    /// T9, T11: records in the page's home set that the page may be away, and that every node may
+    /// have orphans of the set's pages.
     fn note_away(&self, tag: Tag) {
         let (home, _) = self.sets();
         self.table().has_away.store(true, Ordering::Relaxed);
@@ -177,8 +179,8 @@ impl<const W: usize> SetGuard<'_, W> {
         }
     }
 
-    /// Takes a way for the page's main. Returns `None` if no way is available, or a copy is being
-    /// made there.
+    /// Takes a way for the page's main. Returns `None` if no way is available, or if a copy of the
+    /// page is being made there.
     fn claim_for_main(
         &self,
         set: SetNumber,
@@ -194,7 +196,8 @@ impl<const W: usize> SetGuard<'_, W> {
         with_policy!(table.policy(), P => self.claim_spare::<P>(set, tag, taken, own, may_displace))
     }
 
-    /// Releases the home copy of a page that comes in at home: it was made while the page was away.
+    /// Releases the copy at home of a page that comes in there. The copy was made while the page
+    /// was away.
     pub(crate) fn drop_home_copy(&self, set: SetNumber, tag: Tag) {
         if self.table().has_away() {
             // A copy that is being made stays: it is a valid copy of the page.

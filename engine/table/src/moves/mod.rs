@@ -1,4 +1,4 @@
-//! Pages that change their place: copies on other nodes, mains away from home, and entries that
+//! Pages that move or are copied: copies on other nodes, mains away from home, and entries that
 //! move to another segment.
 
 pub(crate) mod away;

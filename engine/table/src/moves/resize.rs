@@ -1,32 +1,37 @@
 //! Growing and shrinking by a segment at a time, while reads continue.
 //!
 //! The directory maps the top bits of a tag to a segment. A segment that joins takes an equal share
-//! of entries from the others; one that leaves gives its entries away. Entries move one by one:
+//! of entries from the other segments of its node, or all entries of the node if it is the node's
+//! first; one that leaves gives its entries to segments of its node, or to any if it is the node's
+//! last. Entries move one by one:
 //!
 //! - **R1** The mover writes the move's record (entry, from, to) into the header, with release. One
 //!   move at a time.
-//! - **R2** For each set number the mover locks the set of both segments, in the order of the
-//!   segments, and moves the entry's quiet pages, and the quiet mains that are away from home there
-//!   by the entry (T9 of `twin`): claim in the new set (P1), copy, publish (P2), count the arrival,
-//!   release the old slot (P9). Dirty pages stay dirty, pinned ones leave a snapshot behind. A
-//!   clean page for which no way is available is released. A busy page stays, and the pass is
-//!   repeated later.
-//! - **R3** A thread that locks a set of the entry in the meantime sees the record (the mover
-//!   passed under the same lock), locks both sets, finds pages in either and claims in the new one
-//!   only. So a set that the mover has passed gains no page of the entry.
+//! - **R2** For each place in a segment the mover locks the set of the old and of the new segment,
+//!   in the order of the segments. It moves the quiet pages of the entry, and the quiet mains away
+//!   from home whose place there belongs to the entry (T9 of `twin`): claim in the new set (P1),
+//!   copy, publish (P2), count the arrival, release the old slot (P9). Dirty pages stay dirty;
+//!   pinned pages leave a snapshot behind. A clean page is released if the new set has no way for
+//!   it. A busy page stays, and the pass is repeated later.
+//! - **R3** A thread that locks a set of the entry after the mover has passed sees the record,
+//!   because the mover held the same lock. A thread that sees the record locks both sets, finds
+//!   pages in either, and claims in the new one only. So an old set that the mover has passed gains
+//!   no page of the entry.
 //! - **R4** When a pass leaves nothing behind, the mover changes the entry, and then clears the
 //!   record, both with release: a thread that no longer sees the record sees the new entry.
 //!
 //! A reader without a lock may look in the old segment at any time. It finds the page, or nothing.
-//! It never finds another page (tags are whole) and never old bytes (the old slot is gone before
-//! the page can change in its new one). It believes a miss only under the lock.
+//! It never finds another page, because tags are compared in full, and never old bytes, because the
+//! old slot is taken (`begin_move`) before the page can change in its new one. A miss is certain
+//! only under the lock.
 //!
-//! A walk over all segments may pass a page's new segment before the page arrives and its old
-//! segment after the page has left. Arrivals are counted for that case: a walk that saw a page gone
-//! sees that the count of its new segment has changed, and walks that segment again.
+//! A walk over all segments may visit a page's new segment before the page arrives and its old
+//! segment after the page has left. For that case each segment counts arrivals: a walk that no
+//! longer finds the page in the old segment sees that the count of the new one has changed, and
+//! visits that segment again.
 //!
-//! The directory doubles in a fresh copy (a level); readers of the old copy are readers without a
-//! lock as above.
+//! When the directory doubles, the new entries form a fresh copy (a level). A reader of the old
+//! copy may look in an old segment, as above.
 
 use crate::index::{Found, NodeId, SegmentIndex, SetNumber, SlotIndex};
 use crate::policy::{Policy, with_policy};
@@ -42,23 +47,24 @@ use crate::word::tag::Tag;
 pub struct Pass {
     /// Number of pages copied to their new set.
     pub copied: u64,
-    /// Number of clean pages released because no way was available there.
+    /// Number of clean pages released because no way was available in their new set.
     pub let_go: u64,
     /// Number of pages evicted from the new sets to make room.
     pub evicted: u64,
-    /// A slot of the old segment that is still busy: try again when it is not. `None` if the entry
-    /// has moved.
+    /// A slot of the old segment that was busy: repeat the pass when it is not. `None` if the entry
+    /// has moved completely.
     pub busy: Option<SlotIndex>,
 }
 
-/// The parts of a move that the table cannot do itself.
+/// The parts of a move that the caller does, because the table has no bytes and no waiters.
 pub trait Mover {
     /// Copies the frame of slot `from` to that of slot `to`.
     fn copy(&mut self, from: SlotIndex, to: SlotIndex);
     /// Wakes the waiters of a slot whose busy state has ended.
     fn wake(&mut self, slot: SlotIndex);
-    /// Returns whether the steps of the move are recorded. If so, each step is made between
-    /// [`Self::begin_step`] and [`Self::end_step`], and no other step of the table is made there.
+    /// Returns whether the steps of the move are recorded. If so, the mover keeps other steps of
+    /// the table out between [`Self::begin_step`] and [`Self::end_step`], which enclose each step.
+    /// Default: false.
     fn is_recorded(&self) -> bool {
         false
     }
@@ -68,14 +74,14 @@ pub trait Mover {
     fn end_step(&mut self, _: Option<MoveStep>) {}
 }
 
-/// A step of a move, in its order among the other steps of the table.
+/// A step of a move, as a recording has it among the other steps of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveStep {
-    /// R1, the first time.
+    /// R1. A repeated pass does not begin with it.
     Begin,
     /// R2 for one set of the old segment, by its place there.
     Set(u32),
-    /// R4, or the end of a pass that left a page behind.
+    /// R4, or the end of a pass that left a busy page behind.
     End {
         /// R4.
         done: bool,
@@ -92,7 +98,7 @@ impl Mover for NoBytes {
 
 impl<const W: usize> Table<W> {
     /// Brings a segment into use, and returns the moves that give it a fair share of entries. The
-    /// caller has made its frames usable.
+    /// segment's frames must be usable before this call.
     ///
     /// # Panics
     /// If the segment is in use, or a move is in progress.
@@ -100,8 +106,8 @@ impl<const W: usize> Table<W> {
         assert!(!self.is_live(segment), "{segment:?} cannot join: it is in use already");
         self.assert_no_move();
         let live = self.live_segments() + 1;
-        // Release, here and in `take_out`: pairs with `is_live`; a page that has left the segment
-        // has arrived elsewhere (`walk`).
+        // Release, here and in `take_out`: pairs with `is_live`. A walk that finds the segment out
+        // of use sees that its pages have arrived elsewhere (`walk`).
         self.record(segment).live.store(1, Ordering::Release);
         self.header().live.store(live, Ordering::Relaxed);
         self.tell_capacity();
@@ -128,8 +134,8 @@ impl<const W: usize> Table<W> {
         self.entries_of_leaving(segment).into_iter().map(to_move).collect()
     }
 
-    /// Returns the moves that take `count` entries from one node's segments to another's, or fewer:
-    /// each segment keeps a quarter of its share.
+    /// Returns the moves that take up to `count` entries from one node's segments to another's.
+    /// They may be fewer, because each segment keeps at least a quarter of its share.
     ///
     /// # Panics
     /// If both nodes are the same, or a move is in progress.
@@ -153,7 +159,8 @@ impl<const W: usize> Table<W> {
         Ok(())
     }
 
-    /// Checks that an emptied segment can be taken out of use. Once it can, that stays so.
+    /// Checks that an emptied segment can be taken out of use. After success no page can come into
+    /// the segment, so the answer stays valid.
     ///
     /// # Errors
     /// As [`Self::retire`].
@@ -183,8 +190,8 @@ impl<const W: usize> Table<W> {
         self.tell_capacity();
     }
 
-    /// Moves an entry (R1 to R4), or as many of its pages as are quiet. Call again with the same
-    /// move until the result has no `busy` slot.
+    /// Makes one pass of a move (R1 to R4): moves those pages of the entry that are quiet. Call
+    /// again with the same move until the result has no `busy` slot.
     ///
     /// # Panics
     /// If another move is in progress, or the move was made before another resize.
@@ -215,9 +222,10 @@ impl<const W: usize> Table<W> {
 
     /// R1.
     pub fn begin_move(&self, mv: Move, mover: &mut dyn Mover) {
-        // A thread that has locked a set of the entry and not seen the record claims in the old
-        // set. A recording must have that claim before the record, so all these locks are held, in
-        // their order, while the record is made.
+        // A thread that has locked a set of the entry without seeing the record claims in the old
+        // set. In a recording, that claim must come before this step. So if steps are recorded, the
+        // mover holds the locks of all these sets, taken in their order, while it writes the
+        // record.
         let locks: Vec<_> = match mover.is_recorded() {
             true => self.sets_of(mv.from).map(|set| self.head(set).lock.lock()).collect(),
             false => Vec::new(),
@@ -244,8 +252,8 @@ impl<const W: usize> Table<W> {
         let is_placed = |tag: Tag| self.twin_place(tag, node).directory(mv.level) == mv.entry as usize;
         let busy = guard.drop_copies_of(home, is_placed);
         pass.busy = busy.or(pass.busy);
-        // A page that is away from home here moves with its place (T9). A page that has come to be
-        // at home here since, by another entry, stays.
+        // A page that is away from home and lies here by its place moves with that place (T9). A
+        // page whose home this set has become in the meantime, by another entry, stays.
         let moves = |tag: Tag| {
             tag.directory(mv.level) == mv.entry as usize || self.set_of(tag) != home && is_placed(tag)
         };
@@ -270,7 +278,7 @@ impl<const W: usize> Table<W> {
             pass.busy = Some(page.index);
             return;
         }
-        // 1. A place in the new set.
+        // 1. A slot in the new set.
         let Claim::Claimed { slot: to, evicted } = guard.claim_beside(page.tag()) else {
             match guard.remove_quiet(&page, false) {
                 Ok(_) => pass.let_go += 1,
@@ -279,7 +287,7 @@ impl<const W: usize> Table<W> {
             return;
         };
         pass.evicted += evicted.is_some() as u64;
-        // 2. The old slot, so that its bytes do not change.
+        // 2. Take the old slot, so that its bytes do not change.
         let Ok(taken) = page.slot().begin_move(page.word) else {
             if guard.remove(to) {
                 mover.wake(to);
@@ -302,8 +310,8 @@ impl<const W: usize> Table<W> {
         pass.copied += 1;
     }
 
-    /// The moves of one resize are computed together from the current directory: all of them end
-    /// before the next resize begins.
+    /// The moves of one resize are computed together from the current directory, so all of them
+    /// must end before the next resize begins.
     fn assert_no_move(&self) {
         assert!(
             self.header().moving.load(Ordering::Relaxed) == 0,
@@ -313,7 +321,8 @@ impl<const W: usize> Table<W> {
 }
 
 impl<const W: usize> SetGuard<'_, W> {
-    /// Gives a moved page the policy's bits that it had, relative to its new set's clock.
+    /// Gives a moved page the policy's bits that it had before, converted to its new set's clock,
+    /// and its `ahead` and `spent` bits.
     pub(crate) fn adopt(&self, from: SlotIndex, to: SlotIndex) {
         let table = self.table();
         let ((old_set, old_way), (new_set, new_way)) = (table.place_of(from), table.place_of(to));
@@ -325,8 +334,8 @@ impl<const W: usize> SetGuard<'_, W> {
         let meta = with_policy!(table.policy(), P => P::rebased(meta, then, now));
         new.meta[new_way].store(meta, Ordering::Relaxed);
         for (from, to) in [(&old.ahead, &new.ahead), (&old.spent, &new.spent)] {
-            // Cleared at the old way, so that the page's leaving does not count as waste. Relaxed:
-            // hints.
+            // Cleared at the old way, so that releasing it does not count the page as wasted.
+            // Relaxed: hints.
             if from.load(Ordering::Relaxed) >> old_way & 1 == 1 {
                 from.fetch_and(!(1 << old_way), Ordering::Relaxed);
                 to.fetch_or(1 << new_way, Ordering::Relaxed);

@@ -1,20 +1,21 @@
 //! Twins: copies of a page on the nodes that read it from afar (after PaCaR: Coquisart, Sopena,
 //! Gouicem, EuroSys '26).
 //!
-//! A page's *main* sits in the set that the directory names, as it does without twins, or is *away*
-//! from there (T9). All operations on the page act on its main. A *twin* on node n sits in a set of
-//! that node: the one that the page would have if the bits of its tag that select the entry's node
-//! were n's ([`Table::twin_place`]). It keeps the page's own tag; its state tells it from a main.
-//! So twins use free ways, are evicted before pages that have no copy, and move without a table of
-//! their own. A thread that finds a twin reads lines of its own node only, because the twin's own
-//! word says whether it may be read.
+//! A page's *main* is in the set that the directory names, as it is without twins, or *away* from
+//! there (T9). All operations on the page act on its main. A *twin* on node n is in a set of that
+//! node: the set that the page would have if the bits of its tag that select the node selected n
+//! ([`Table::twin_place`]). It keeps the page's own tag; its state distinguishes it from a main.
+//! Twins therefore need no table of their own: they use free ways of the sets, are evicted before
+//! pages (by default), and are released when their entry moves. A thread that finds a twin reads
+//! lines of its own node only, because the twin's own word says whether it may be read.
 //!
 //! The protocol protects one property: a twin that may be read has the bytes of the page's last
-//! write. The main's word has a bit per node (modulo four), its *twins*, which is set before a copy
-//! begins. The thread that takes the main away from its readers gets the bits in the word that it
-//! replaced, looks for copies on those nodes, and marks each twin's own word. That costs the writer
-//! a few lines of other nodes once per copy, and the reader nothing. A flag at the main would cost
-//! each reader of a twin a line of another node.
+//! write. The main's word has a bit for each node (node n has bit n modulo four), its *twins*. A
+//! node's bit is set before bytes are copied to that node. A thread that takes the main away from
+//! its readers finds the bits in the word that it replaced, looks for copies on those nodes, and
+//! marks each twin's own word. This costs the writer accesses to a few lines of other nodes, once
+//! per copy, and the reader nothing. A flag at the main would cost each reader of a twin an access
+//! to a line of another node.
 //!
 //! | state | may be read | who may change the bytes | leaves to |
 //! |---|---|---|---|
@@ -22,50 +23,54 @@
 //! | Twin | by P3, this state as readable | no thread | Stale, Free, Filling, Copying (other) |
 //! | Stale | | no thread | Copying (the same page or another), Filling, Free |
 //!
-//! - **T1 begin** A reader takes a way for the copy. Under the set's lock: Free, or a Twin or Stale
-//!   of another page -> Copying by P1 (with its release fence, then the tag), if the set has no
-//!   copy of the page. Or, to *refresh* a copy, without a lock: Stale -> Copying, version + 1, then
-//!   a release fence.
-//! - **T2 link** A compare-and-swap of the main's readable word with itself and the node's bit,
-//!   release and acquire, even if the bit is already set: a bit that was merely loaded does not
-//!   tell the next writer of this copy.
+//! - **T1 begin** A reader takes a way for the copy, if the set has no copy of the page. Under the
+//!   set's lock: Free, or a Twin or Stale of another page, or, if the copy may displace a page,
+//!   Clean -> Copying by P1 (with its release fence, then the tag). Or, to *refresh* a copy,
+//!   without a lock: Stale -> Copying, version + 1, then a release fence.
+//! - **T2 link** A compare-and-swap adds the node's bit to the main's readable word, with release
+//!   and acquire. The maker swaps even if the bit is already set: without the swap, the next writer
+//!   might not see this copy.
 //! - **T3 copy** The main's bytes, by P3 from the linked word.
-//! - **T4 publish** Compare-and-swap of the very word of T1: Copying -> Twin, with release. If it
-//!   fails, T5 has overtaken the copy: then Copying -> Stale, version + 1.
+//! - **T4 publish** A compare-and-swap of exactly the word that T1 wrote: Copying -> Twin, with
+//!   release. If it fails, T5 has overtaken the copy: then Copying -> Stale, version + 1.
 //! - **T5 overtake** A thread that took the main away from its readers (P6, P8's second half and
-//!   move, P9, or a claim by T7) does this before it changes bytes and before it reports
-//!   completion. For each bit of the word that it replaced it looks up the page's copy on that node
-//!   and, if there is one: Twin -> Stale or Copying -> Copying, version + 1 each. No copy can be
-//!   linked before the main is readable again. The end of a write (P7) clears the bits.
+//!   move, P9, or a claim by T7) overtakes the copies before it changes bytes and before it reports
+//!   completion. For each bit of the word that it replaced, it looks up the page's copy on the
+//!   bit's nodes and, if there is one: Twin -> Stale, or Copying -> Copying; version + 1 in both
+//!   cases. No copy can be linked until the main is readable again. The end of a write (P7) clears
+//!   the bits.
 //! - **T6 read** P3: the twin's word before and after the bytes.
-//! - **T7 orphans** A main with twins that is evicted (P1) leaves them behind as orphans: they have
-//!   the bytes that the store has. Its set keeps their bits for ever, and each page that is claimed
-//!   there begins with those bits. The thread that claims it looks for a twin before it reads from
-//!   the store (*election*). A thread that changes a page without a slot, or gives one up,
-//!   overtakes the page's orphans by the bits of the set, under the set's lock.
-//! - **T8 move** While an entry moves (R2), the copies that belong to it by their place are
-//!   released, and one that is being made counts as busy; new copies go into the new set only, as
-//!   pages do. A page that moves takes its bits along, and a set those of its orphans.
-//! - **T9 places** A page has a place, a set, on each node; its home is the one by its own tag. It
-//!   comes in at home only (P1), under that set's lock, which is the page's lock. Its main may be
-//!   at any of its places, though. Its home set then says so by a bit for a sixteenth of all tags,
-//!   which is set before the main leaves and never cleared. A thread that locks a page whose bit is
-//!   set locks all its places, in the order of sets, and finds the page in one of them. A lookup
-//!   without a lock tries home first. So a page is in one slot at most.
+//! - **T7 orphans** A main with twins that is evicted (P1) leaves them behind as orphans, which
+//!   have the bytes that the store has. The main's set keeps the main's bits for ever, and the word
+//!   of each page that is claimed there begins with the set's bits. The thread that claims a page
+//!   looks for a twin of it before it reads from the store (*election*). A thread that changes or
+//!   discards a page without a slot overtakes the page's orphans, by the bits of the set and under
+//!   the set's lock.
+//! - **T8 move** While an entry moves (R2), the copies whose place belongs to the entry are
+//!   released; one that is being made counts as busy. New copies go into the new set only, as pages
+//!   do. A page that moves keeps its bits, and the new set gets the old set's orphan bits.
+//! - **T9 places** A page has a *place*, which is a set, on each node. Its *home* is the place that
+//!   its own tag names. A page comes in at home only (P1), under the home set's lock, which is the
+//!   page's lock. Later its main may be at any of its places. The home set then has a bit set that
+//!   stands for a sixteenth of all tags; the bit is set before the main leaves, and never cleared.
+//!   A thread that locks a page whose bit is set locks all places of the page, in the order of
+//!   sets, and so finds the page wherever it is. A page is therefore in one slot at most. A lookup
+//!   without a lock tries home first.
 //! - **T10 switch** A node that writes a page again and again gets its main. Under the locks of all
-//!   places, none of which is moving, the main is copied as a moving page is (R2), to the way of
-//!   its own copy there, a free one, or another copy's. The bits go along: no byte changes, so
-//!   every other copy stays valid. The node that the main leaves may make a copy as any other may,
-//!   the home node included. Another node's writes bring the main there, or home, in the same way.
-//! - **T11 leaving** A main that is away is evicted as any page of the set where it lies, under
-//!   that set's lock alone. That set does not find its orphans, so its home set has had the bits of
-//!   all nodes since T9. While an entry moves, the mains that lie there by their place go along
-//!   (R2).
+//!   places, none of which is moving, the main is moved as in R2: to the way of the page's own copy
+//!   on that node, to a free way, to that of another copy, or, if the main may displace a page, to
+//!   that of a Clean page. The twins' bits move with the main: no byte changes, so every other copy
+//!   stays valid. The node that the main leaves, even the home node, may then make a copy as any
+//!   other node may. Writes by another node bring the main to that node, or home, in the same way.
+//! - **T11 leaving** A main that is away is evicted like any other page of the set where it is,
+//!   under that set's lock alone. The page's next claim does not look at that set's orphan bits, so
+//!   the home set has had the bits of all nodes since T9. While an entry moves, the mains whose
+//!   place belongs to the entry move with it (R2).
 //!
-//! Why a writer finds every copy: a copy's slot and tag were written before T2, which releases. The
-//! writer's swap of the same word acquires, so the writer sees them; or T2 comes after the swap and
-//! fails. A move that put the copy elsewhere was seen by T1 under the lock, and so the writer,
-//! which looks in both sets, sees it too.
+//! Why a writer finds every copy: the copy's slot and tag were written before T2, which releases.
+//! If the writer's swap of the main's word comes after T2, it acquires, so the writer sees the slot
+//! and the tag. If it comes before, T2 fails. If an entry's move put the copy in a new set, T1 saw
+//! that move under the lock; so the writer sees it too, and looks in both sets.
 //!
 //! Not here: how mains come to be away (`away`); when a copy is worth its cost, and the bytes (the
 //! engine).
@@ -85,7 +90,7 @@ pub(crate) fn bit_of(node: NodeId) -> u8 {
 }
 
 impl Slot<'_> {
-    /// T1, again for the same page. Returns the word of the begun copy.
+    /// T1, for a copy of the same page that is refreshed. Returns the slot's new word.
     pub(crate) fn begin_refresh(&self, seen: Word) -> Option<Word> {
         debug_assert!(seen.state() == State::Stale);
         let next = seen.with_state(State::Copying).next_version();
@@ -96,24 +101,24 @@ impl Slot<'_> {
         Some(next)
     }
 
-    /// T2, at a main that was readable in `seen`. Returns the word to copy by.
+    /// T2, for a main whose word `seen` was readable. Returns the linked word, for T3.
     pub(crate) fn link(&self, seen: Word, bit: u8) -> Option<Word> {
         let trusts = broken::is(Step::LinkOnce) && seen.with_twins(bit) == seen || broken::is(Step::NoLink);
         if trusts && seen.readable() {
             return Some(seen);
         }
         // Release: pairs with the thread that takes the main, which must see the copy (T5).
-        // Acquire: its bytes (P2, P7).
+        // Acquire: pairs with P2 and P7, for the main's bytes.
         let linked = self.change(seen, Ordering::AcqRel, |now| {
             (now.readable() && now.version() == seen.version()).then_some(now.with_twins(bit))
         });
         linked.ok().map(|replaced| replaced.with_twins(bit))
     }
 
-    /// T4. Returns false if the copy was overtaken, and is Stale.
+    /// T4. Returns false if the copy was overtaken; it is then Stale.
     pub(crate) fn publish_copy(&self, begun: Word) -> bool {
         let next = begun.with_state(State::Twin);
-        // Release: pairs with T6. Acquire in failure: pairs with T5.
+        // Release: pairs with T6. Acquire on failure: pairs with T5.
         let Err(now) = self.word.compare_exchange(begun.0, next.0, Ordering::Release, Ordering::Acquire)
         else {
             return true;
@@ -126,8 +131,8 @@ impl Slot<'_> {
         false
     }
 
-    /// Gives up a copy that was begun: Stale. Only T5 changes the word in the meantime, once for
-    /// each writer.
+    /// Gives up a copy that was begun: it becomes Stale. Only T5 changes the word in the meantime,
+    /// once for each writer.
     pub(crate) fn give_up_copy(&self) {
         // Release: the maker's bytes come before those of the next maker (T1, P1).
         self.change_own(|now| {
@@ -143,7 +148,8 @@ impl Slot<'_> {
             return false;
         }
         // Acquire: pairs with T4. Release: the next maker's copy comes after. The maker may publish
-        // in between. If a thread took the slot for another page, nothing is left to do.
+        // between the lookup and this swap. If another thread has taken the slot for another page,
+        // nothing is left to do.
         let overtaken = self.change(seen, Ordering::AcqRel, |now| match now.state() {
             _ if now.version() != seen.version() => None,
             State::Twin => Some(now.with_state(State::Stale).next_version()),
@@ -172,7 +178,8 @@ impl Slot<'_> {
         removed.is_ok()
     }
 
-    /// Adds the bits that a page had elsewhere to its claimed slot (T8). Its claimant calls this.
+    /// Adds the twins' bits that a page had in its old slot to its new, claimed slot (T8, T10). The
+    /// claimant calls this.
     pub(crate) fn add_twins(&self, bits: u8) {
         if bits != 0 {
             // Relaxed: `publish` releases. Only waiters change the word in the meantime.
@@ -184,9 +191,9 @@ impl Slot<'_> {
 /// A copy that is being made. Dropping it without [`Copying::publish`] gives the copy up.
 pub struct Copying<'t> {
     slot: Slot<'t>,
-    /// The number of its slot, and of its frame, which no other thread changes.
+    /// The number of the copy's slot, and of its frame, which no other thread changes.
     pub index: SlotIndex,
-    /// The page that was evicted for it.
+    /// The page that was evicted for the copy.
     pub displaced: Option<Tag>,
     begun: Word,
     bit: u8,
@@ -194,14 +201,15 @@ pub struct Copying<'t> {
 }
 
 impl Copying<'_> {
-    /// T2 for the page's main, as a lookup found it. Returns the word to copy by: T3 ends with
-    /// `Slot::unchanged` of that word.
+    /// T2 for the page's main, as a lookup found it. Returns the linked word: copy the bytes, then
+    /// check this word with `Slot::unchanged` (T3). Returns `None` if the main is not readable or
+    /// has changed.
     pub fn link(&self, main: &Found<'_>) -> Option<Word> {
         main.slot().link(main.word, self.bit)
     }
 
-    /// T4. Returns false if a write has overtaken the copy. The copied bytes were still the page's
-    /// when they were read.
+    /// T4. Returns false if a write has overtaken the copy. The bytes that were copied may be used
+    /// even then: they were the page's when they were read (T3).
     pub fn publish(mut self) -> bool {
         self.ended = true;
         self.slot.publish_copy(self.begun)
@@ -230,13 +238,14 @@ impl<const W: usize> Table<W> {
         self.prefetch_set(self.twin_place(tag, node));
     }
 
-    /// T1 for a page that has no copy on the node. Returns `None` if the page has a copy, or if no
-    /// way is available. A copy takes the way of a page without a copy only if it `may_displace`.
+    /// T1 for a page that has no copy on the node. Returns `None` if the page has a copy or its
+    /// main there, or if no way is available. The copy takes the way of another page's main only if
+    /// it `may_displace`.
     pub fn begin_copy(&self, tag: Tag, node: NodeId, may_displace: bool) -> Option<Copying<'_>> {
         let mut guard = self.lock(self.twin_place(tag, node));
         let (index, displaced) = guard.claim_copy(tag, may_displace)?;
-        // A thread that overtakes the copy from now on changes this word. A write before the link
-        // does not concern the copy.
+        // From now on, a thread that overtakes the copy changes this word. A write that ends before
+        // T2 does not concern the copy.
         let slot = self.slot(index);
         Some(Copying { slot, index, displaced, begun: slot.load(), bit: bit_of(node), ended: false })
     }
@@ -249,9 +258,9 @@ impl<const W: usize> Table<W> {
         Some(Copying { slot, index: found.index, displaced: None, begun, bit: bit_of(node), ended: false })
     }
 
-    /// T5: makes sure that no copy of the page on nodes with these bits can be read or published
-    /// any more. Returns the number of copies. The thread that took the main away from its readers
-    /// calls this; or a thread under the set's lock, if the page has no slot.
+    /// T5: overtakes the page's copies on the nodes of these bits, so that none can be read or
+    /// published any more. Returns their number. The caller has taken the main away from its
+    /// readers, or holds the set's lock if the page has no slot.
     #[cold]
     pub fn overtake(&self, tag: Tag, bits: u8) -> u32 {
         let nodes = (0..self.nodes()).map(NodeId).filter(|node| bits & bit_of(*node) != 0);
@@ -260,16 +269,16 @@ impl<const W: usize> Table<W> {
 
     fn overtake_at(&self, tag: Tag, node: NodeId) -> u32 {
         let place = self.twin_place(tag, node);
-        // The move is read before the entry, so that the entry shows a move that has ended in
-        // between.
+        // The record of the move is read before the entry: if the move ends in between, the entry
+        // already names the new segment.
         let (_, target) = self.move_of(place);
         let sets = [Some(self.set_of(place)), target.map(|segment| self.set_in(segment, place))];
         let copies = sets.into_iter().flatten().filter_map(|set| self.find_copy_in(set, tag));
         copies.map(|found| u32::from(found.slot().overtake(found.word))).sum()
     }
 
-    /// T5, for walks: overtakes all copies in the table of pages that `concerned` picks. Their
-    /// pages have no slot, and get none in the meantime.
+    /// T5, for walks: overtakes all copies in the table whose pages `concerned` selects. Those
+    /// pages must have no slot, and get none in the meantime.
     pub fn overtake_all(&self, mut concerned: impl FnMut(Tag) -> bool) {
         if !self.has_copies() {
             return;
@@ -285,8 +294,8 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Releases all copies except those that are being made. Returns false if there is such a copy:
-    /// then call again.
+    /// Releases all copies except those that are being made. Returns false if there are such
+    /// copies: then call again.
     pub fn drop_copies(&self) -> bool {
         let mut none_left = true;
         for set in self.segments().flat_map(|segment| self.sets_of(segment)) {
@@ -296,8 +305,8 @@ impl<const W: usize> Table<W> {
         none_left
     }
 
-    /// Returns the number of copies in a segment, and how many of them may be read; counted without
-    /// a lock.
+    /// Returns the number of copies in a segment, and the number of those that may be read. Counts
+    /// without a lock.
     pub fn copies_in_segment(&self, segment: SegmentIndex) -> (usize, usize) {
         if !self.has_copies() {
             return (0, 0);
@@ -328,9 +337,9 @@ impl<const W: usize> SetGuard<'_, W> {
         with_policy!(table.policy(), P => self.claim_spare::<P>(set, tag, taken, 0, may_displace))
     }
 
-    /// Takes a way for a copy or a main of a page: one of the ways `first`, a free one, or that of
-    /// a copy; that of a page only if it `may_displace`. Returns the slot and the page that was
-    /// evicted.
+    /// Takes a way for a copy or a main of a page: one of the ways `first` (any free way, if
+    /// `first` is 0), or else that of a copy; that of another page only if it `may_displace`.
+    /// Returns the slot and the page that was evicted.
     pub(crate) fn claim_spare<P: Policy>(
         &self,
         set: SetNumber,
@@ -364,13 +373,14 @@ impl<const W: usize> SetGuard<'_, W> {
         table.fingerprints(set)[way].store(tag.fingerprint(), Ordering::Relaxed);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
         self.forget_ahead(set, way);
-        // The set's clock does not move, and the new page is the youngest.
+        // The set's clock does not advance, and the new page counts as the youngest.
         let view = self.view(set);
         view.set_meta(way, P::admitted(&view, None));
         Some((table.index_of(set, way), displaced))
     }
 
-    /// Returns the ways with copies that may be evicted: only the stale ones, if there are any.
+    /// Returns the ways of copies that are evicted first: the Stale ones if there are any,
+    /// otherwise the Twins.
     pub(crate) fn copies_of(&self, set: SetNumber) -> u32 {
         let table = self.table();
         if !table.has_copies() {
@@ -387,8 +397,8 @@ impl<const W: usize> SetGuard<'_, W> {
         }
     }
 
-    /// T8: releases the copies in a set that `concerned` picks. Returns the slot of a copy that is
-    /// being made, if there is one; others may be left then.
+    /// T8: releases the copies in a set whose pages `concerned` selects. Copies that are being made
+    /// are left; returns the slot of one of them, if there are any.
     pub(crate) fn drop_copies_of(
         &self,
         set: SetNumber,
@@ -411,8 +421,7 @@ impl<const W: usize> SetGuard<'_, W> {
         busy
     }
 
-    /// T7, under the lock of a page that has no slot: makes sure that its copies are not read any
-    /// more. Returns the number of copies.
+    /// T7, under the lock of a page that has no slot: overtakes its copies. Returns their number.
     pub fn overtake_orphans(&self, tag: Tag) -> u32 {
         match self.orphans() {
             0 => 0,
@@ -420,7 +429,7 @@ impl<const W: usize> SetGuard<'_, W> {
         }
     }
 
-    /// Returns the bits of nodes with copies of pages that have left the set.
+    /// Returns the bits of the nodes that may have orphans of the set's pages.
     pub(crate) fn orphans(&self) -> u8 {
         if broken::is(Step::ForgetOrphans) {
             return 0;
@@ -431,7 +440,7 @@ impl<const W: usize> SetGuard<'_, W> {
         of(home) | next.map_or(0, of)
     }
 
-    /// T7, T8: records that copies of pages of a set have no main from now on.
+    /// T7, T8: records that nodes with these bits may have orphans of the set's pages.
     pub(crate) fn remember_orphans(&self, set: SetNumber, bits: u8) {
         if bits != 0 {
             self.table().head(set).orphans.fetch_or(bits, Ordering::Relaxed);

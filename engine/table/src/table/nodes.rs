@@ -1,8 +1,8 @@
 //! The nodes of a table: the node of each segment and page, the segments that should join and leave
 //! next, and the entries that they take and give.
 //!
-//! How segments and entries are divided is `memory::nodes`. Not here: moving the pages of an entry
-//! (`moves::resize`).
+//! Not here: how segments and entries are divided among nodes (`memory::nodes`), and moving the
+//! pages of an entry (`moves::resize`).
 
 use std::ops::Range;
 
@@ -17,8 +17,8 @@ use crate::word::tag::Tag;
 pub const CLOCKS: usize = 8;
 
 impl<const W: usize> Table<W> {
-    /// Returns the segments that a table of `live` segments begins with: the first of each node in
-    /// turn.
+    /// Returns the segments that a new table of `live` segments has in use: the first of each node,
+    /// then the second of each, and so on.
     ///
     /// # Panics
     /// If the shape has fewer than `live` segments.
@@ -50,7 +50,8 @@ impl<const W: usize> Table<W> {
         self.nodes.of_segment(segment)
     }
 
-    /// Returns the node where the page is, if it is in the table. The page may move at any time.
+    /// Returns the node of the page's set: there the page is, or would be, unless it is away from
+    /// home (T9). The page may move at any time.
     #[inline]
     pub fn node_of(&self, tag: Tag) -> NodeId {
         self.nodes.of_segment(self.segment_of_set(self.set_of(tag)))
@@ -62,8 +63,8 @@ impl<const W: usize> Table<W> {
         NodeId(tag.directory(self.nodes.group_bits) as u32 % self.nodes.count)
     }
 
-    /// Returns the place of a copy of the page on a node, as a tag: that of a page of this node, in
-    /// the same set of a segment.
+    /// Returns the page's place on a node, as a tag: the page's own tag with the top bits of a page
+    /// of that node, and so with the same set number inside a segment.
     #[inline]
     pub fn twin_place(&self, tag: Tag, node: NodeId) -> Tag {
         let (bits, count) = (self.nodes.group_bits, self.nodes.count);
@@ -99,16 +100,16 @@ impl<const W: usize> Table<W> {
         self.sets_of(segment).map(|set| self.pages_in(set).count()).sum()
     }
 
-    /// Returns a segment that a growing table should bring into use: the lowest free number of the
-    /// node that has the fewest segments in use.
+    /// Returns the segment that a growing table should bring into use: the lowest unused one of the
+    /// node with the fewest segments in use. Nodes without unused segments do not count.
     pub fn spare_segment(&self) -> Option<SegmentIndex> {
         let spare = |node: NodeId| self.numbers_of(node).find(|segment| !self.is_live(*segment));
         let nodes = (0..self.nodes.count).map(NodeId).filter(|node| spare(*node).is_some());
         nodes.min_by_key(|node| self.live_of(*node)).and_then(spare)
     }
 
-    /// Returns the segment that a shrinking table should give up, other than those of `besides`:
-    /// the last of the node that has the most.
+    /// Returns the segment that a shrinking table should give up: the last one of the node with the
+    /// most segments in use. The segments of `besides` do not count.
     pub fn segment_to_leave(&self, besides: &[SegmentIndex]) -> Option<SegmentIndex> {
         let mut counts = vec![0; self.nodes.count as usize];
         let live: Vec<_> = self.segments().filter(|segment| !besides.contains(segment)).collect();
@@ -116,16 +117,19 @@ impl<const W: usize> Table<W> {
         live.into_iter().max_by_key(|segment| (counts[self.node_of_segment(*segment).0 as usize], *segment))
     }
 
-    /// Returns a free segment of a node, for a table that grows there. Returns `None` if the node
-    /// would then have a quarter more segments than another.
+    /// Returns an unused segment of a node, for a table that grows there. Returns `None` if the
+    /// node would then have more than 1.25 times as many segments in use as the node with the
+    /// fewest.
     pub fn spare_segment_of(&self, node: NodeId) -> Option<SegmentIndex> {
         let fewest = (0..self.nodes.count).map(|node| self.live_of(NodeId(node))).min()?;
         let spare = self.numbers_of(node).find(|segment| !self.is_live(*segment));
         spare.filter(|_| self.live_of(node) < fewest + fewest / 4)
     }
 
-    /// Returns the segment of a node that a table which shrinks there should give up, other than
-    /// those of `besides`. Returns `None` if another node would then have a quarter more segments.
+    /// Returns the segment that a table should give up if it shrinks on this node. The segments of
+    /// `besides`, all on this node, count as given up already. Returns `None` if the node with the
+    /// most segments in use, which may be this one, has more than 1.25 times as many as would be
+    /// left here.
     pub fn segment_to_leave_of(&self, node: NodeId, besides: &[SegmentIndex]) -> Option<SegmentIndex> {
         let left = self.live_of(node).saturating_sub(besides.len() + 1);
         let most = (0..self.nodes.count).map(|node| self.live_of(NodeId(node))).max()?;
@@ -141,7 +145,7 @@ impl<const W: usize> Table<W> {
     }
 
     /// Returns the clocks of [`CLOCKS`] sets spread over a segment, and whether each of these sets
-    /// is full. The clocks of full sets tell how fast pages come in where others must leave.
+    /// is full. The clocks of full sets show how fast arrivals evict pages.
     pub fn clocks(&self, segment: SegmentIndex) -> ([u16; CLOCKS], [bool; CLOCKS]) {
         let sets = self.shape().sets_per_segment as usize;
         let (mut clocks, mut full) = ([0; CLOCKS], [false; CLOCKS]);
@@ -162,8 +166,8 @@ impl<const W: usize> Table<W> {
         self.numbers_of(node).filter(|segment| self.is_live(*segment)).count()
     }
 
-    /// Returns the entries that a joining segment takes from others, with the segment that each is
-    /// taken from.
+    /// Returns the entries that a joining segment takes from others, each with the segment that
+    /// gives it.
     pub(crate) fn entries_for(&self, segment: SegmentIndex) -> Vec<(SegmentIndex, u32)> {
         let (node, level) = (self.node_of_segment(segment), self.level());
         let mut entries = self.entries_by_segment();
@@ -184,8 +188,8 @@ impl<const W: usize> Table<W> {
         (0..share).filter_map(take).collect()
     }
 
-    /// Returns the entries of a leaving segment, with the segment that each goes to: one of the
-    /// same node, or any if that node has no other.
+    /// Returns the entries of a leaving segment, each with the segment that it goes to: one of the
+    /// same node, or any segment if that node has no other.
     pub(crate) fn entries_of_leaving(&self, segment: SegmentIndex) -> Vec<(u32, SegmentIndex)> {
         let mut entries = self.entries_by_segment();
         let leaving = std::mem::take(&mut entries[segment.0 as usize]);
@@ -208,8 +212,9 @@ impl<const W: usize> Table<W> {
         leaving.into_iter().filter_map(give).collect()
     }
 
-    /// Returns up to `count` entries of one node's segments, with the segment that each leaves and
-    /// the other node's segment that it goes to. Each segment keeps a quarter of its share.
+    /// Returns up to `count` entries that go from one node to another, each with the segment that
+    /// it leaves and the segment that it goes to. Each segment keeps at least a quarter of its
+    /// share.
     pub(crate) fn entries_to_shift(
         &self,
         from: NodeId,

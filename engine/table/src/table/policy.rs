@@ -1,5 +1,5 @@
-//! The policy that a table follows, what it learns, and the monitor that estimates its misses at
-//! other sizes.
+//! The policy that a table follows, the state that the policy has learned, and the monitor, which
+//! estimates the table's misses at other sizes.
 
 use std::sync::atomic::Ordering;
 
@@ -11,8 +11,8 @@ use crate::policy::lead::Lead;
 use crate::policy::{Policy, PolicyKind, with_policy};
 
 impl<const W: usize> Table<W> {
-    /// Creates what a policy needs besides the sets. It stays allocated, and idle, while another
-    /// policy is followed.
+    /// Creates the learner or the balance, if a policy needs one. Both stay allocated, and idle,
+    /// while another policy is followed.
     pub(crate) fn prepare(&self, policy: PolicyKind) {
         if with_policy!(policy, P => P::LEARNS) {
             self.learner.get_or_init(|| Learner::new(self.slots_count(), W));
@@ -20,7 +20,7 @@ impl<const W: usize> Table<W> {
         if with_policy!(policy, P => P::BALANCES) {
             self.balance.get_or_init(|| Balance::new(self.slots_count()));
         }
-        // Relaxed, as the policy itself: a thread that still follows the old policy makes worse
+        // Relaxed, as for the policy itself: a thread that still follows the old policy makes worse
         // guesses for a moment.
         self.counts_hits.store(with_policy!(policy, P => P::COUNTS_HITS), Ordering::Relaxed);
         self.tell_capacity();
@@ -42,15 +42,16 @@ impl<const W: usize> Table<W> {
         self.policy.store(policy as u8, Ordering::Relaxed);
     }
 
-    /// Starts the monitor, which estimates the misses at sizes up to `most_pages` pages with at
-    /// most `bytes_max` bytes of memory. Returns the bytes that it uses; 0 if `bytes_max` is too
-    /// small for a useful estimate, and no monitor was started.
+    /// Starts the monitor, which estimates the misses at sizes up to `most_pages` pages and uses at
+    /// most `bytes_max` bytes of memory. Returns the bytes that it uses, or 0 if no monitor was
+    /// started because `bytes_max` is too small for a useful estimate.
     pub fn watch(&self, most_pages: u64, bytes_max: u64) -> u64 {
         self.begin_watch(most_pages, bytes_max, false)
     }
 
-    /// Starts the monitor as [`Table::watch`] does, for a table that one thread at a time uses. The
-    /// estimate does not depend on which thread that is.
+    /// Starts the monitor as [`Table::watch`] does, for a table that only one thread at a time
+    /// uses. The estimate then depends only on the order of accesses and not on which threads make
+    /// them.
     pub fn watch_alone(&self, most_pages: u64, bytes_max: u64) -> u64 {
         self.begin_watch(most_pages, bytes_max, true)
     }
@@ -86,7 +87,7 @@ impl<const W: usize> Table<W> {
         self.learner.get()
     }
 
-    /// Returns the order and the densities that victims are chosen by, if the table has a learner.
+    /// Returns the eviction order and the densities in use, if the table has a learner.
     pub(crate) fn lead(&self) -> Option<&Lead> {
         self.learner().map(Learner::lead)
     }
@@ -106,25 +107,25 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Returns the bytes that the policy's learner uses besides the table's memory, for a table of
-    /// `slots` slots.
+    /// Returns the maximum number of bytes that the policy's learner uses, besides the table's
+    /// memory, for a table of `slots` slots; 0 if the policy does not learn.
     pub fn learning_bytes(policy: PolicyKind, slots: u64) -> usize {
         if with_policy!(policy, P => P::LEARNS) { Learner::bytes(slots, W) } else { 0 }
     }
 
-    /// Returns what the policy has learned, if it learns.
+    /// Returns the policy's learned state, if the policy learns.
     pub fn learned(&self) -> Option<Learned> {
         self.learner().filter(|_| with_policy!(self.policy(), P => P::LEARNS)).map(Learner::learned)
     }
 
-    /// Continues with what another table's policy has learned, if the own policy learns.
+    /// Continues with the learned state of another table's policy, if this table has a learner.
     pub fn adopt_learned(&self, learned: &Learned) {
         if let Some(learner) = self.learner() {
             learner.adopt(learned);
         }
     }
 
-    /// Returns the maximum number of ghosts: 0 if the policy has none.
+    /// Returns the maximum number of ghosts in all sets; 0 if the policy has none.
     pub fn remembered_slots(&self) -> u64 {
         let of_a_set = with_policy!(self.policy(), P => <P as Policy>::ghosts_max(W));
         self.slots_count() / W as u64 * of_a_set as u64

@@ -1,8 +1,8 @@
-//! Reports hits and misses: to the policy by a mark, to the learner and the monitor if they follow
-//! the page.
+//! Reports hits and misses: hits to the policy, by a mark; both to the learner and the monitor, if
+//! they follow the page.
 //!
-//! Marks are hints: all accesses are Relaxed, and a lost mark costs a guess. Not here: what becomes
-//! of a mark (`set`) and of a reported access (`learning`).
+//! Marks are hints: all accesses are Relaxed, and a lost mark costs a guess. Not here: what uses a
+//! mark (`set`) and a reported access (`learning`).
 
 use super::Table;
 use crate::index::{Found, SetNumber, SlotIndex};
@@ -12,10 +12,10 @@ use crate::sync::atomic::Ordering;
 use crate::word::tag::Tag;
 
 impl<const W: usize> Table<W> {
-    /// Reports a hit to the policy, by setting the page's mark. Stores only at a page's first hit
-    /// since the last page came into its set, and for pages that the monitor follows. A policy that
-    /// counts every hit sets no marks. Returns true if the page was read ahead and this is its
-    /// first request.
+    /// Reports a hit. It sets the page's mark, and so stores only at a page's first hit since the
+    /// last arrival in its set, and for pages that the monitor follows. Under a policy that counts
+    /// every hit it sets no mark and stores the policy's bits if they change. Returns true if the
+    /// page was read ahead and this is its first request.
     #[inline(always)]
     pub fn touch(&self, found: &Found<'_>) -> bool {
         self.touch_slot(self.front(Self::split(found.index).0), found.index, || found.tag())
@@ -24,14 +24,14 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub(crate) fn touch_slot(&self, front: &Front, slot: SlotIndex, tag: impl FnOnce() -> Tag) -> bool {
         let (set, way) = Self::split(slot);
-        // Relaxed: a hint to the policy. Of two simultaneous hits on neighbours one may lose its
-        // mark, which costs a guess.
+        // Relaxed: a hint to the policy. If two pages of a set are hit at the same time, one may
+        // lose its mark, which costs a guess.
         let is_marked = front.marks.load(Ordering::Relaxed) >> way & 1 != 0;
         !is_marked && self.first_hit(set, way, tag())
     }
 
-    /// Handles a hit of a page whose mark is clear: the first hit since a page came into the set,
-    /// any hit of a page that the monitor follows, and any hit if the policy counts them.
+    /// Handles a hit of a page whose mark is clear: its first hit since the last arrival in the
+    /// set, any hit of a page that the monitor follows, and any hit if the policy counts hits.
     #[cold]
     #[inline(never)]
     fn first_hit(&self, set: SetNumber, way: u32, tag: Tag) -> bool {
@@ -46,8 +46,9 @@ impl<const W: usize> Table<W> {
             self.teach(tag);
             return ahead;
         };
-        // A hot page is reported as a first hit once, and its `told` bit is only read from then on.
-        // A hit that is not the first changes nothing, as if the page were not followed.
+        // The first hit sets the page's `told` bit; the later hits of a hot page only read the bit.
+        // Apart from the report to the monitor, a later hit changes nothing, as if the page were
+        // not followed.
         let told = &front.told;
         let is_first =
             told.load(Ordering::Relaxed) & bit == 0 && told.fetch_or(bit, Ordering::Relaxed) & bit == 0;
@@ -59,8 +60,8 @@ impl<const W: usize> Table<W> {
         ahead
     }
 
-    /// Clears the mark of a page. Returns whether the page was hit since the last page came into
-    /// the set or since the last such call. A hint, as the mark is.
+    /// Clears the mark of a page. Returns whether the page was hit since the last arrival in the
+    /// set or since the last such call. A hint, as the mark is.
     pub fn take_mark(&self, found: &Found<'_>) -> bool {
         let (set, way) = Self::split(found.index);
         let (front, bit) = (self.front(set), 1u32 << way);
@@ -73,9 +74,9 @@ impl<const W: usize> Table<W> {
         marked
     }
 
-    /// Handles the request of a page that was read ahead: it is evicted before others from now on,
-    /// until it is requested again. Relaxed: hints, and all other threads change these words by
-    /// read-modify-write too.
+    /// Clears the `ahead` bit at the first request of a page that was read ahead, and returns true.
+    /// From then on the page is spent (evicted before others), until it is requested again.
+    /// Relaxed: hints, and all threads change these words by read-modify-write.
     fn take_ahead(&self, set: SetNumber, way: u32) -> bool {
         let (head, bit) = (self.head(set), 1u32 << way);
         let ahead = head.ahead.load(Ordering::Relaxed) & bit != 0
@@ -98,13 +99,13 @@ impl<const W: usize> Table<W> {
         self.teach(tag);
     }
 
-    /// Returns what `touch` would store for a hit now, for tools that count; hits do not call it.
-    /// First: a mark, or changed bits of the policy. Second: whether the learner would see the hit.
-    /// Third: whether the monitor would.
+    /// Returns what `touch` would store for a hit now. Only tools that count stores call this.
+    /// First: whether it would set a mark or change the policy's bits. Second: whether the learner
+    /// would see the hit. Third: whether the monitor would.
     #[doc(hidden)]
     pub fn stores_of_hit(&self, found: &Found<'_>) -> (bool, bool, bool) {
         let (set, way) = self.place_of(found.index);
-        // Relaxed, all of it: a count, made while no other thread uses the table.
+        // Relaxed, all of it: the count is made while no other thread uses the table.
         let (head, front) = (self.head(set), self.front(set));
         let shown = self.monitor().is_some_and(|monitor| monitor.follows(found.tag()));
         if self.counts_hits() {
@@ -117,8 +118,8 @@ impl<const W: usize> Table<W> {
         (marked, marked && self.learner().is_some_and(|learner| learner.follows(found.tag())), shown)
     }
 
-    /// Reports a miss, or the first hit since a page came into the set, to the learner, if it
-    /// exists and follows the page.
+    /// Reports a miss, or a page's first hit since the last arrival in its set, to the learner, if
+    /// it exists and follows the page.
     fn teach(&self, tag: Tag) {
         if let Some(learner) = self.learner()
             && learner.follows(tag)
