@@ -2,23 +2,26 @@
 //! of pages. The best miniature decides which order the partition follows.
 //!
 //! A miniature is a cache of a few sets without pages, run by the policy's own code (`miniature`).
-//! Bits of the tag that nothing else uses select the pages that it follows. The share of pages that
-//! it follows equals its size relative to the partition, so that it misses as the whole would. The
-//! miniature sees every miss of these pages, but only hits that mark a page: the first hit of a
-//! page between two arrivals in its set. A hit of a page that is already marked costs nothing here.
+//! The tag's sample bits, which do not place a page, select the pages that it follows. The share of
+//! pages that it follows equals its size relative to the partition, so that its miss ratio is that
+//! of the whole. The miniature sees every miss of these pages, but only hits that mark a page: the
+//! first hit of a page between two arrivals in its set. A hit of a page that is already marked does
+//! not reach the learner.
 //!
-//! The order whose miniature missed least leads in the whole partition: every set reads one byte
-//! when it chooses a victim. Recent misses and all misses since start have equal weight. Recent
-//! misses matter because a load may have changed; all misses matter because an order that leads
-//! only for a moment fills the partition with pages that the next order does not want. The
-//! miniature of `Order::Density` also counts the fate of pages by history and age, and every few
-//! turnovers the densities are computed again.
+//! The order whose miniature missed least leads the whole partition: every set reads one byte, the
+//! leading order, when it chooses a victim. Recent misses and all misses since start have equal
+//! weight. Recent misses matter because a load may have changed; all misses matter because an order
+//! that leads only for a moment fills the partition with pages that the next order does not want.
+//! The miniature of `Order::Density` also counts, by history and age, how many pages were used
+//! again and how many were not. From these counts the densities are computed again every few
+//! turnovers.
 //!
-//! A partition too small for a table of densities does without that order. If there is not even
-//! room for one set per miniature, the partition learns nothing.
+//! A partition that is too small for a table of densities does without `Order::Density`. If there
+//! is not even room for one set per miniature, the partition learns nothing.
 //!
-//! One thread at a time teaches the learner. A thread that finds it busy skips the access, and the
-//! sample is a little smaller. Not here: what the orders are (`octavo`).
+//! One thread at a time reports to the learner (*teaches* it). A thread that finds the learner busy
+//! skips the access, which makes the sample a little smaller. Not here: the definitions of the
+//! orders (`octavo`).
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -33,14 +36,15 @@ use crate::word::tag::Tag;
 const SLOTS_MAX: u64 = 1024;
 
 /// Share of a partition's memory that the learner uses, in thousandths. The rest of one hundredth
-/// is left for the monitor, which makes better use of it. For partitions of 512 to 4096 pages, a
-/// sixth of this share, twice and thirty times this share all chose no better orders. With one and
-/// a half times this share, partition sizes followed a change of phase in 37 periods instead of 22.
+/// is left for the monitor, which makes better use of it. For partitions of 512 to 4096 pages, the
+/// learner chose no better orders with a sixth of this share, twice this share or thirty times this
+/// share. With one and a half times this share, the reaper took 37 periods instead of 22 to follow
+/// a change of phase, because the monitor had less.
 const SHARE: u64 = 3;
 
 /// Share for partitions below `SMALL_PAGES` pages, in thousandths, but at most the bytes that the
 /// learner of a partition of `SMALL_PAGES` pages gets. In small partitions a few more slots matter,
-/// and a monitor has little to tell.
+/// and a monitor has too few samples to be of much use.
 const SHARE_OF_SMALL: u64 = 8;
 const SMALL_PAGES: u64 = 512;
 
@@ -48,49 +52,50 @@ const SMALL_PAGES: u64 = 512;
 /// worth. Any limit from 64 to 256 does nearly as well.
 const SLOTS_WITH_DENSITIES: u32 = 64;
 
-/// Minimum number of bytes that a slot of the table stands for.
+/// Minimum size of a page in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// Number of judgements per turnover. A turnover is as many misses of the first miniature as a
-/// miniature has slots.
+/// Number of judgements per turnover. One turnover lasts until the first miniature has had as many
+/// misses as it has slots.
 const JUDGEMENTS_PER_TURNOVER: u64 = 16;
 
-/// Factor of a recent miss's weight per judgement: one half after three turnovers.
+/// Factor by which recent misses decay at each judgement: a half-life of three turnovers.
 const JUDGEMENT_DECAY: f32 = 0.985;
 
-/// A miniature must be ahead by more than one miss per this number of its slots; a smaller lead may
-/// be luck.
+/// A challenger must lead by more than one miss per this number of slots of its miniature; a
+/// smaller lead may be luck.
 const LUCK: u32 = 50;
 
-/// Densities are computed again after this many turnovers' worth of events, and then a tenth of the
-/// counted events is dropped.
+/// The densities are computed again after this number of turnovers, measured in events, and after
+/// `LESSON_EVENTS_MIN` events at least. A tenth of the counts is then dropped.
 const LESSON_TURNOVERS: u64 = 4;
 const LESSON_EVENTS_MIN: u64 = 2000;
 
-/// Number of events of all classes that are mixed into each class, so that a class with few events
-/// behaves like the average.
+/// Number of average events that are added to each class, so that a class with few events of its
+/// own behaves like the average.
 const PRIOR_EVENTS: f32 = 50.0;
 
 /// Number of distinct values of `Tag::sample`.
 const SAMPLES: u64 = 1 << Tag::SAMPLE_BITS;
 
-/// The order that leads until something is learned. A load that does not fit into a small partition
-/// is often a loop. A large partition turns over so seldom that the pages kept by a wrong order
-/// cost more than a turnover of a loop.
+/// The order that leads until something is learned. In a small partition it is `Lfu`, the best
+/// order for loops: a load that does not fit there is often a loop. A large partition turns over so
+/// seldom that pages kept by a wrong order cost more than a turnover of a loop.
 const FIRST_OF_SMALL: Order = Order::Lfu;
 const FIRST_OF_LARGE: Order = Order::Rate;
 const LARGE_PAGES: u64 = 4096;
 
-/// What one partition learns.
+/// The learner of one partition.
 pub(crate) struct Learner {
     ways: usize,
     /// Pages whose sample number is below this are followed.
     below: AtomicU32,
-    /// Size that the miniatures should have, encoded; the next teacher creates them in that size.
+    /// The size that the miniatures should have, encoded. The next thread that teaches creates them
+    /// anew if their size differs.
     size: AtomicU32,
     lead: Lead,
-    /// By order: the misses at the last judgement, as in `Learned::misses`. Readers get them here,
-    /// because a reader that held the lock of `lessons` would make a teacher skip an access.
+    /// By order: the misses at the last judgement, as in `Learned::misses`. A copy for readers: a
+    /// reader that held the lock of `lessons` would make a teaching thread skip an access.
     judged: [(AtomicU32, AtomicU32); Order::ALL.len()],
     lessons: Mutex<Lessons>,
 }
@@ -131,8 +136,8 @@ fn room(capacity: u64) -> u64 {
 }
 
 impl Size {
-    /// Returns the largest size that there is room for, with at most half of the partition's slots;
-    /// without densities if they would leave too little room.
+    /// Returns the largest size that fits into the learner's bytes, with at most half of the
+    /// partition's slots; without densities if they would leave too little room.
     fn of(capacity: u64, ways: usize) -> Size {
         let room = room(capacity);
         let sizes = [true, false].map(|densities| {
@@ -195,8 +200,8 @@ impl Learner {
         Size::decoded(self.size.load(Relaxed))
     }
 
-    /// Adapts to a table that has grown or shrunk. What was learned is kept while miniatures of the
-    /// old size are neither too large nor less than half of the new size.
+    /// Adapts to a table that has grown or shrunk. The miniatures are kept while they are neither
+    /// larger than the new size nor smaller than half of it.
     pub fn set_capacity(&self, capacity: u64) {
         let (old, new) = (self.size(), Size::of(capacity, self.ways));
         let is_kept = old.densities == new.densities && (new.slots / 2..=new.slots).contains(&old.slots);
@@ -224,8 +229,8 @@ impl Learner {
         }
     }
 
-    /// Continues with what another learner has learned, as far as this one is large enough. The
-    /// miniatures are emptied.
+    /// Adopts the learned state of another learner, without the parts that this one is too small
+    /// for. The miniatures are emptied.
     pub fn adopt(&self, learned: &Learned) {
         let size = self.size();
         if let Some(order) = Order::ALL.get(usize::from(learned.leader)).filter(|_| size.slots > 0) {
@@ -255,7 +260,7 @@ impl Learner {
     pub fn show(&self, tag: Tag) {
         let mut lessons = match self.lessons.try_lock() {
             Ok(lessons) => lessons,
-            // Miniatures are only numbers: the state that a panic left is good enough.
+            // Miniatures are only statistics: the state that a panic left behind is good enough.
             Err(TryLockError::Poisoned(lessons)) => lessons.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
@@ -268,7 +273,7 @@ impl Learner {
     }
 }
 
-/// The state that only the current teacher uses.
+/// The state that only the thread that is teaching uses.
 struct Lessons {
     size: Size,
     contenders: Box<[Contender]>,
@@ -293,8 +298,8 @@ impl Lessons {
         if self.size != learner.size() {
             *self = Lessons::new(learner.size(), learner.ways);
         }
-        // The sets of the miniatures lie far from each other and from the last ones used:
-        // prefetching loads them together instead of one after the other.
+        // The page's sets in the miniatures lie far apart and are probably not cached: prefetching
+        // loads them together instead of one after the other.
         self.contenders.iter().for_each(|contender| contender.miniature.prefetch(tag));
         let densities = if self.size.densities { learner.lead.densities() } else { &[] };
         for contender in &mut self.contenders {
@@ -312,11 +317,12 @@ impl Lessons {
         }
     }
 
-    /// Makes the order that missed least the leader, if its lead is too large to be luck.
+    /// Makes the order with the fewest misses the leader, if its lead is too large to be luck.
     fn judge(&mut self, learner: &Learner) {
         let of_late: f32 = self.contenders.iter().map(|contender| contender.misses).sum();
         let of_all: u64 = self.contenders.iter().map(|contender| contender.misses_all).sum();
-        // Both as shares of the misses of all contenders, so that they have equal weight.
+        // Recent misses and all misses, each as a share of those of all contenders, so that both
+        // have equal weight.
         let mark = |contender: &Contender| {
             contender.misses / of_late.max(1.0) + (contender.misses_all as f64 / of_all.max(1) as f64) as f32
         };
@@ -346,7 +352,7 @@ impl Lessons {
 struct Contender {
     order: Order,
     miniature: Miniature,
-    /// Recent misses: decays.
+    /// Recent misses. The count decays.
     misses: f32,
     misses_all: u64,
 }
@@ -364,7 +370,7 @@ impl Contender {
     }
 }
 
-/// Runs the policy with one order, instead of the order that leads in the table.
+/// Runs the policy with a fixed order instead of the leading one.
 struct OneOrder<'a> {
     order: Order,
     densities: &'a [AtomicU16],
@@ -394,7 +400,7 @@ impl Guide for OneOrder<'_> {
     }
 }
 
-/// The fate of pages, counted by history and age.
+/// How often pages were used again, and how often their ghosts were dropped, by history and age.
 struct Tally {
     hits: Box<[u16]>,
     evictions: Box<[u16]>,
@@ -441,7 +447,7 @@ impl Tally {
                 densities[cell].store(comparable(density), Relaxed);
             }
         }
-        // Nine tenths of each are kept.
+        // Each count keeps nine tenths.
         self.hits.iter_mut().chain(&mut self.evictions).for_each(|count| *count -= count.div_ceil(10));
     }
 }

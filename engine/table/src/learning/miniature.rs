@@ -1,14 +1,14 @@
-//! A miniature: a small cache without pages, run by a policy's own code, which tells how a cache of
-//! some size would do with the pages that the miniature is shown.
+//! A miniature: a small cache of metadata, run by a policy's own code. It shows how often a cache
+//! of some size would miss under the accesses that the miniature is given.
 //!
 //! A miniature has sets as the table has: prints, policy bits, ghosts, and a clock that moves when
-//! a page comes in. If it sees a share of all pages, chosen by hash, and is smaller than a cache by
-//! the same share, it misses that share of the cache's misses.
+//! a page comes in. If it sees one *n*-th of all pages, chosen by hash, and has one *n*-th of a
+//! cache's slots, it has one *n*-th of the cache's misses.
 //!
-//! The code that runs a miniature is its [`Guide`]: the guide names the policy, may choose victims
-//! itself, and is notified of the fate of pages.
+//! Each access to a miniature has a [`Guide`]: it names the policy, may choose victims itself, and
+//! is notified when a page is used and when a ghost is dropped.
 //!
-//! Not here: which pages are shown, and what follows from the misses (`monitor`, `learner`).
+//! Not here: which pages a miniature is given, and how its misses are used (`monitor`, `learner`).
 
 use std::marker::PhantomData;
 
@@ -20,7 +20,7 @@ use crate::word::ghost::{Ghosts, ghosts_of};
 use crate::word::prefetch::prefetch;
 use crate::word::tag::Tag;
 
-/// The code that runs a miniature.
+/// The caller's part in running a miniature.
 pub(crate) trait Guide {
     /// The policy, which says what hits and arrivals do to a page's bits.
     type Policy: Policy;
@@ -41,8 +41,8 @@ pub(crate) trait Guide {
     #[inline(always)]
     fn used(&mut self, _meta: u16, _clock: u16) {}
 
-    /// Called when the ghost of a page with these bits is dropped at `clock`: until then its return
-    /// would have been a use.
+    /// Called when the ghost of a page with these bits is dropped at `clock`: from then on a return
+    /// of the page no longer counts as a use.
     #[inline(always)]
     fn forgotten(&mut self, _meta: u16, _clock: u16) {}
 }
@@ -84,7 +84,7 @@ const LINE_BYTES: usize = 64;
 const BYTES_PER_WAY: usize =
     size_of::<u16>() + size_of::<AtomicU16>() + ghosts_of(1) * size_of::<AtomicU32>();
 
-/// The fields of a set that it has once, not per way.
+/// The fields of a set that do not exist per way.
 #[derive(Default)]
 struct Set {
     marks: u32,
@@ -111,9 +111,9 @@ impl Set {
 }
 
 impl Miniature {
-    /// Returns the number of slots of a miniature that should have `slots`: whole sets of `ways`,
-    /// rounded, but at least one set. A miniature of fewer slots than `ways` is one set of that
-    /// many ways.
+    /// Returns the number of slots of a miniature that should have `slots`: rounded to whole sets
+    /// of `ways`, but at least one set. A miniature that should have fewer slots than `ways` is one
+    /// set of `slots` ways.
     pub fn slots_for(slots: usize, ways: usize) -> usize {
         let ways = ways.min(slots.max(1));
         ((slots + ways / 2) / ways).max(1) * ways
@@ -148,8 +148,8 @@ impl Miniature {
         self.prints.len()
     }
 
-    /// Returns the set of a page, by the bits above a ghost's print: none of those decides whether
-    /// the page is followed.
+    /// Returns the set of a page, by the bits above a ghost's print: none of these bits decides
+    /// whether the page is followed.
     #[inline(always)]
     fn set_of(&self, tag: Tag) -> usize {
         (((tag.0 >> 32) * self.sets.len() as u64) >> 32) as usize
@@ -190,8 +190,8 @@ impl Miniature {
         set.marks = 0;
         let per_set = ghosts_of(self.ways);
         let ring = &self.ghosts[number * per_set..][..per_set];
-        // In the order of the table's sets: the victim, the page's ghost, the victim's ghost, the
-        // admission.
+        // In the same order as in the table's sets: choose the victim, take the page's ghost, add
+        // the victim's ghost, admit the page.
         let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
         let way = if count < self.ways {
             count

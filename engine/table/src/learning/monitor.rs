@@ -1,26 +1,29 @@
-//! The monitor of a partition: a live miss curve of its own policy, from a sample of its pages. The
-//! curve tells what the partition would miss at other sizes.
+//! The monitor of a partition: it estimates, from a sample of the partition's pages, how often the
+//! partition would miss at other sizes under its own policy. The result is a miss curve.
 //!
-//! *The sample* is the pages whose tags' sample bits lie below a threshold: at most one page in 32,
-//! and fewer of a large partition. The monitor sees all accesses to these pages. It sees misses by
-//! the claim, and hits because a sampled page's mark stays clear, so that its hits never take the
-//! path that stores nothing (`Table::touch`). All other pages cost nothing.
+//! *The sample* consists of the pages whose sample bits lie below a threshold: at most one page in
+//! 32, and a smaller share of a large partition. The monitor sees all accesses to these pages:
+//! claims report misses, and hits are reported because the mark of a sampled page stays clear, so
+//! that its hits never take the path that stores nothing (`Table::touch`). All other pages cost
+//! nothing.
 //!
 //! *The miniatures* run the partition's policy on the sample at sizes from a 64th of the largest to
-//! the largest, four per doubling. Misses are counted per size and decay; the caller, once per
-//! period, decides how fast ([`Monitor::fade`]). If the counts of the last few periods differ from
-//! the decayed counts, the load has changed, and only the last few periods are kept.
+//! the largest, four per doubling. Misses are counted per size. The counts decay once per period,
+//! by a factor that the caller chooses ([`Monitor::fade`]). If the counts of the last few periods
+//! give a different curve than the decayed counts, the load has changed, and only the last few
+//! periods are kept.
 //!
 //! *The rings.* A thread that accesses a sampled page puts it into a ring and continues.
 //! [`Monitor::drain`] runs it through the miniatures later, on the thread that asks for curves. If
-//! no thread drains, the oldest entries are overwritten and counted as lost, and the remaining
-//! entries stand for all. A page that comes again within eight entries is not put in again: it hits
-//! in every miniature, whatever happens in between. Each thread has its own ring, as long as there
-//! are no more threads than rings, and only the drain reads it, a few times per second. So between
-//! two drains, all accesses of one thread are ordered after all accesses of another. There are as
-//! many rings as the miniatures leave room for; a small partition has one.
+//! a ring is full, the oldest entries are overwritten and counted as lost, and the estimate is
+//! scaled up by their number. A page that comes again within eight entries is not put in again: it
+//! would hit in every miniature, except perhaps in one with sets of at most eight ways. Each thread
+//! has its own ring, unless there are more threads than rings. The drain takes the rings one after
+//! the other, a few times per second, so the accesses of one thread between two drains are all run
+//! before those of another. There are as many rings as the miniatures leave room for, at most 16; a
+//! small partition has one.
 //!
-//! Not here: what a miss costs, and which partition gets memory for it.
+//! Not here: the cost of a miss, and the decision which partition gets memory.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -32,7 +35,7 @@ use crate::policy::lead::Lead;
 use crate::policy::{PolicyKind, with_policy};
 use crate::word::tag::Tag;
 
-/// Maximum number of slots of the largest miniature: with fewer slots curves become inaccurate.
+/// Maximum number of slots of the largest miniature. Fewer slots would make curves less accurate.
 const SLOTS_MAX: u64 = 8192;
 
 /// At most one page in this number is followed.
@@ -44,38 +47,40 @@ const RANGE: u64 = 64;
 /// Number of sizes per doubling.
 const PER_DOUBLING: u32 = 4;
 
-/// Minimum number of slots of a miniature: one of fewer slots says nothing.
+/// Minimum number of slots of a miniature. A smaller one would say nothing.
 const SLOTS_MIN: u64 = 4;
 
-/// A page that comes again within this number of entries is not put into the ring again. Less than
-/// the ways of a miniature's set.
+/// A page that comes again within this number of entries is not put into the ring again. With sets
+/// of more ways than this, such a page hits in every miniature.
 const NEAR: u64 = 8;
 const RECENT: usize = 64;
 
-/// Factor per period of the counts that detect a change of the load.
+/// Factor by which the counts that detect a change of the load decay per period.
 const RECENT_KEEP: f64 = 0.7;
 
-/// The load has changed if the miss ratio at some size differs by this much in the last few
-/// periods, and by this many standard deviations of so small a count besides.
+/// The load has changed if, at some size, the miss ratio of the last few periods differs by more
+/// than this number, plus `CHANGED_DEVIATIONS` standard deviations (at most) of a ratio from so few
+/// references.
 const CHANGED: f64 = 0.25;
 const CHANGED_DEVIATIONS: f64 = 4.0;
 
-/// Minimum number of periods between two changes: a load that alternates, as recurring scans do,
-/// counts as one load.
+/// Minimum number of periods between two detected changes, so that a load that alternates, as
+/// recurring scans do, counts as one load.
 const CHANGED_APART: u32 = 40;
 
-/// Maximum number of rings; and the bytes of miniatures from which on there is more than one ring:
-/// partitions of some 32 MiB.
+/// Maximum number of rings, and the minimum size of all miniatures, in bytes, for more than one
+/// ring. Partitions of about 32 MiB reach that size.
 const RINGS_MAX: usize = 16;
 const SIZES_BYTES_SHARED: usize = 128 << 10;
 
 /// Number of entries that run through the miniatures at a time.
 const BATCH: usize = 256;
 
-/// Marks an entry as present. Tags have 48 bits of interest, those above the sample bits.
+/// Marks an entry as present. An entry holds the 48 bits of a tag above the sample bits, and flags.
 const PRESENT: u64 = 1 << 63;
 
-/// Marks a miss that read-ahead would have avoided: more memory does not save it.
+/// Marks an access to a page that was read ahead. If it misses in a miniature, the miss is not
+/// counted, because read-ahead would have avoided it at any size.
 const EXPLAINED: u64 = 1 << 62;
 
 /// Estimates the misses of a partition at other sizes; see the head of `monitor.rs`.
@@ -87,12 +92,12 @@ pub struct Monitor {
     bytes: AtomicU64,
 }
 
-/// The accesses of one thread, or of a few.
+/// The accesses that one thread, or a few, have reported and no drain has taken.
 #[repr(align(128))]
 struct Ring {
     /// Number of entries put in so far.
     put: AtomicU64,
-    /// The last entries, indexed by a few bits of their prints: position and print.
+    /// Recent entries, indexed by a few bits of their prints; each holds a position and a print.
     recent: [AtomicU64; RECENT],
     entries: Box<[AtomicU64]>,
 }
@@ -169,13 +174,13 @@ struct Size {
 pub struct MissCurve {
     /// The decayed number of references, estimated.
     pub references: f64,
-    /// The decayed number of references to sampled pages that the estimate is made from.
+    /// The decayed number of references to sampled pages on which the estimate is based.
     pub sampled: f64,
     /// The number of references to sampled pages since the monitor began.
     pub seen: u64,
     /// The share of all pages that is sampled.
     pub rate: f64,
-    /// Pairs of size in pages and misses, sizes rising.
+    /// Pairs of a size in pages and the misses at that size, sizes rising.
     pub points: Vec<(u64, f64)>,
 }
 
@@ -277,8 +282,8 @@ impl Model {
             while taken != end && count < BATCH {
                 let entry = ring.entries[(taken % room) as usize].swap(0, Relaxed);
                 taken = taken.wrapping_add(1);
-                // 0: the thread that took this place has not stored its page yet. The next drain
-                // finds it.
+                // 0: the thread that took this place has not stored its entry yet. This access is
+                // not counted.
                 if entry & PRESENT != 0 {
                     batch[count] = (Tag(entry << Tag::SAMPLE_BITS), entry & EXPLAINED == 0);
                     count += 1;
@@ -290,7 +295,8 @@ impl Model {
         waiting
     }
 
-    /// Runs pages through all sizes, and counts the misses of those that count.
+    /// Runs pages through the miniatures of all sizes, and counts the misses of pages whose flag is
+    /// true.
     fn run(&mut self, pages: &[(Tag, bool)], lead: Option<&Lead>) {
         self.references.add(pages.len() as f64);
         with_policy!(self.policy, P => for Size { miniature, balance, misses } in &mut self.sizes {
@@ -302,8 +308,8 @@ impl Model {
         });
     }
 
-    /// Returns whether the last few periods give another curve than all decayed counts. Both come
-    /// from the same miniatures.
+    /// Returns whether the counts of the last few periods give a different curve than all decayed
+    /// counts. Both count misses of the same miniatures.
     fn has_changed(&self) -> bool {
         let Late { late, recent, .. } = self.references;
         let most = CHANGED + CHANGED_DEVIATIONS * 0.5 / recent.sqrt();
@@ -338,9 +344,9 @@ impl Ring {
 
 impl Monitor {
     /// Creates a monitor for sizes up to `most_pages` pages, with at most `bytes_max` bytes of
-    /// memory. With `alone`, only one thread at a time reports accesses, and they are processed in
-    /// that order whichever thread it is. Returns `None` if `bytes_max` is too small for a useful
-    /// estimate.
+    /// memory. With `alone`, only one thread at a time may report accesses; they are processed in
+    /// the order of the reports, whichever threads make them. Returns `None` if `bytes_max` is too
+    /// small for a useful estimate.
     pub fn new(
         policy: PolicyKind,
         most_pages: u64,
@@ -379,21 +385,21 @@ impl Monitor {
         self.rings.len()
     }
 
-    /// Reports an access to a page of the sample. `explained`: read-ahead would have loaded the
-    /// page at any size.
+    /// Reports an access to a page of the sample. `explained` says that the page was read ahead, as
+    /// it would have been at any size.
     pub fn show(&self, tag: Tag, explained: bool) {
         let ring = &self.rings[RING.with(|number| *number) % self.rings.len()];
         ring.put(tag, if explained { EXPLAINED } else { 0 });
     }
 
-    /// Runs the reported accesses through the miniatures. Returns their number. One thread at a
-    /// time drains; a second one returns 0.
+    /// Runs the reported accesses through the miniatures. Returns their number. Only one thread at
+    /// a time drains; a second thread gets 0.
     pub(crate) fn drain(&self, lead: Option<&Lead>) -> u64 {
         let Ok(mut model) = self.model.try_lock() else { return 0 };
         self.rings.iter().enumerate().map(|(number, ring)| model.drain(ring, number, lead)).sum()
     }
 
-    /// Ends a period: multiplies the counts by `keep`. Returns true if the load has changed, and
+    /// Ends a period: multiplies the counts by `keep`. Returns true if the load has changed; then
     /// only the counts of the last few periods are left.
     pub fn fade(&self, keep: f64) -> bool {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! The layout of a table's memory: offsets only, no addresses, so that the memory may be mapped
-//! anywhere.
+//! The layout of a table's memory. It consists of offsets and has no addresses, so that the memory
+//! may be mapped anywhere.
 //!
 //! ```text
 //!  header | directory, one copy per level | segment records | fingerprints | fronts | tags | sets
@@ -24,24 +24,24 @@
 //! | all | 248 | 480 | 944 | |
 //! | a page | 31 | 30 | 29.5 | |
 //!
-//! The data that a hit reads lies apart from the data that only misses and writes use, and each
+//! The data that a hit reads is separate from the data that only misses and writes use, and each
 //! kind is dense: per page, one byte of fingerprints, one of fronts and eight of tags. That is 2.5
-//! MiB for 1 GiB of pages, most of which the second-level cache holds. So a lookup learns at once
-//! which frame to fetch, and the tag and the bytes arrive together instead of one after the other
-//! (a hit of 4 KiB took 1.15 times as long with the fingerprints in the heads). A hit tells the
-//! policy one bit, in the front that the hit has read already.
+//! MiB for 1 GiB of pages; the second-level cache holds most of it. A lookup therefore knows at
+//! once which frame to fetch, and the tag and the bytes arrive together instead of one after the
+//! other (a hit of 4 KiB took 1.15 times as long with the fingerprints in the heads). For the
+//! policy a hit sets one bit, in the front that it has already read.
 //!
-//! The directory adds 4 bytes an entry, and 16 to 32 entries a segment per level (twice that with
-//! the levels before it): at 512 pages a segment at most 0.5 bytes a page. Not here: which step may
-//! change which field (`set`, `slot`, `resize`).
+//! The directory adds 4 bytes per entry. Its current level has 16 to 32 entries per segment, and
+//! all levels together have twice as many: with 512 pages per segment that is at most 0.5 bytes per
+//! page. Not here: which step may change which field (`set`, `slot`, `resize`).
 
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::word::ghost::ghosts_of;
 use crate::word::lock::SetLock;
 use crate::word::tag::Tag;
 
-/// Bits per way that only guesses depend on: the model checkers need not see them. All accesses are
-/// Relaxed.
+/// Hints, a bit per way. Only guesses depend on them, so the model checkers need not see them. All
+/// accesses are Relaxed.
 pub(crate) type Hints = std::sync::atomic::AtomicU32;
 
 /// The fields of a set that a hit reads besides a fingerprint and a tag.
@@ -65,19 +65,19 @@ pub(crate) struct Head<const W: usize> {
     /// changes them at hits.
     pub meta: [AtomicU16; W],
     pub lock: SetLock,
-    /// A bit per way that is claimed and not yet removed. Changes under the lock.
+    /// A bit per way: it is claimed and not yet removed. Changes under the lock.
     pub occupied: AtomicU32,
     /// A bit per way: its page was read ahead and not requested since.
     pub ahead: Hints,
-    /// A bit per way: its page was read ahead and requested once. Such pages are evicted before
-    /// others.
+    /// A bit per way: its page is spent. Either it was read ahead and has been requested once, or
+    /// it came in for a single request (`claim_once`). Such pages are evicted before others.
     pub spent: Hints,
     /// Number of pages that came in, modulo 2^16. Changes under the lock.
     pub clock: AtomicU16,
     pub hand: AtomicU8,
     pub ghost_head: AtomicU8,
     pub ghost_count: AtomicU8,
-    /// Nodes that may have copies of pages that have left this set, one bit each (T7 of `twin`).
+    /// Bits of the nodes that may have copies of pages that have left this set (T7 of `twin`).
     /// Changes under the lock.
     pub orphans: AtomicU8,
     /// A bit per sixteenth of all tags: pages of this set with such tags may lie at their place on
@@ -112,8 +112,8 @@ pub(crate) const fn ghosts_at<const W: usize>() -> usize {
 /// Returns the bytes of a set without its fingerprints, its front and its tags.
 pub(crate) const fn set_bytes<const W: usize>() -> usize {
     let bytes = ghosts_at::<W>() + ghosts_of(W) * size_of::<AtomicU32>();
-    // Whole lines, so that each head lies in one line. The budget of a set of eight has no room for
-    // that.
+    // Whole lines, so that each head begins a line. In the budget of a set of eight ways there is
+    // no room for that.
     bytes.next_multiple_of(if W == 8 { align_of::<Head<W>>() } else { LINE })
 }
 
@@ -122,7 +122,7 @@ pub(crate) const fn all_bytes<const W: usize>() -> usize {
     set_bytes::<W>() + size_of::<Front>() + W * (size_of::<AtomicU8>() + size_of::<AtomicU64>())
 }
 
-/// Under the model checkers zeroed memory is not a valid head.
+/// Needed under the model checkers, where zeroed memory is not a valid head.
 #[cfg(any(loom, shuttle))]
 impl<const W: usize> Default for Head<W> {
     fn default() -> Self {
@@ -146,7 +146,8 @@ impl<const W: usize> Default for Head<W> {
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// Where the directory entry of a page lies (see `Table::set_level`).
+    /// The current level, in the form that gives the place of a page's entry (see
+    /// `Table::set_level`).
     pub directory: AtomicU64,
     /// Number of segments in use.
     pub live: AtomicU32,
@@ -156,7 +157,7 @@ pub(crate) struct Header {
     pub dirty: AtomicU64,
 }
 
-/// The state of a segment besides its sets.
+/// The state of a segment, apart from its sets.
 #[derive(Default)]
 #[repr(C, align(16))]
 pub(crate) struct SegmentRecord {
@@ -164,8 +165,8 @@ pub(crate) struct SegmentRecord {
     pub live: AtomicU32,
     /// Number of dirty pages in the segment; never too low.
     pub dirty: AtomicU32,
-    /// Number of pages that came here from another slot, modulo 2^32. A walk that sees it change
-    /// walks the segment again.
+    /// Number of pages that came here from another slot, modulo 2^32. A walk that sees the number
+    /// change visits the segment again.
     pub arrivals: AtomicU32,
 }
 
@@ -182,7 +183,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Checks that a table of this shape, in sets of `ways` ways, can be made.
+    /// Checks that a table of this shape, in sets of `ways` ways, can be created.
     ///
     /// # Errors
     /// A sentence that says which number is out of range.
@@ -206,14 +207,14 @@ impl Shape {
 /// Maximum number of slots of a table: their numbers have 32 bits.
 const SLOTS_MAX: u64 = 1 << 32;
 
-/// Maximum number of segments of one table. At 2 MiB a segment that is 128 GiB.
+/// Maximum number of segments of one table: 128 GiB of frames with segments of 2 MiB.
 pub const SEGMENTS_MAX: u32 = 1 << 16;
 
 /// Maximum number of sets of one segment.
 pub const SETS_PER_SEGMENT_MAX: u32 = 1 << Tag::SET_BITS;
 
-/// Minimum number of directory entries per segment at a table's full size. The load of two segments
-/// differs by at most one part in this number.
+/// Minimum number of directory entries per segment at a table's full size. The loads of two
+/// segments therefore differ by at most one part in this number.
 pub const ENTRIES_PER_SEGMENT: u32 = 16;
 
 /// Offsets of all parts, computed once from a shape.
@@ -244,15 +245,14 @@ impl Layout {
         let (segments, sets) = (shape.segments_max as usize, shape.sets_per_segment as usize);
         let level_max = (ENTRIES_PER_SEGMENT * shape.segments_max.next_power_of_two()).trailing_zeros();
         assert!(level_max <= Tag::DIRECTORY_BITS);
-        // Level l begins at entry 2^l, so the copies of all levels lie one behind the other.
+        // Level l begins at entry 2^l, so the copies of all levels are contiguous.
         let records_at = (DIRECTORY_AT + (size_of::<AtomicU32>() << (level_max + 1))).next_multiple_of(LINE);
         let fingerprints_at = (records_at + segments * size_of::<SegmentRecord>()).next_multiple_of(LINE);
         let fingerprints_bytes = segments * sets * W * size_of::<AtomicU8>();
         let fronts_at = (fingerprints_at + fingerprints_bytes).next_multiple_of(LINE);
         let tags_at = (fronts_at + segments * sets * size_of::<Front>()).next_multiple_of(LINE);
         let segments_at = (tags_at + segments * sets * W * size_of::<AtomicU64>()).next_multiple_of(LINE);
-        // Sets lie one behind the other across segments, so that a set's number alone gives its
-        // offset.
+        // Sets are contiguous across segments, so that a set's number alone gives its offset.
         let bytes = segments_at + segments * sets * set_bytes::<W>();
         let slots_per_segment_shift = (sets * W).trailing_zeros();
         Layout {

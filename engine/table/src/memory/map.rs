@@ -1,8 +1,9 @@
 //! The memory of a table: given by the caller (mapped, huge pages, bound to a node) or allocated on
 //! the heap.
 //!
-//! Zeroed memory is a valid empty table, so no part is touched before it is used. The atomics of
-//! the model checkers are not plain integers: under them every object is built, and dropped again.
+//! Zeroed memory is a valid empty table, so no part is touched before its first use. The atomics of
+//! the model checkers are not plain integers: under a checker every object is built at the start
+//! and dropped at the end.
 
 use std::alloc;
 use std::ptr::NonNull;
@@ -44,7 +45,7 @@ impl<const W: usize> Memory<W> {
         memory
     }
 
-    /// Uses memory that the caller keeps.
+    /// Uses memory that the caller owns.
     ///
     /// # Safety
     /// `base` is aligned to 64, zeroed, valid for `layout.bytes` bytes, and not used for anything
@@ -151,7 +152,8 @@ impl<const W: usize> Memory<W> {
     }
 
     /// Returns a shared reference to `count` objects of type `T`, the first at `offset`. The slice
-    /// cannot be made from the first object's reference: that one gives no right to its neighbours.
+    /// cannot be made from a reference to the first object, which gives no access to its
+    /// neighbours.
     ///
     /// # Safety
     /// By the layout, `count` objects of type `T` lie there, inside the memory.

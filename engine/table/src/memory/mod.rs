@@ -1,5 +1,4 @@
-//! The memory of a table: where each object lies, how the memory is reached, and how it is divided
-//! among nodes.
+//! The memory of a table: its layout, typed access to it, and its division among nodes.
 
 pub(crate) mod layout;
 pub(crate) mod map;

@@ -1,12 +1,12 @@
 //! The division of a table among the nodes of the machine: which node a segment belongs to, and
 //! which segments a directory entry may name.
 //!
-//! The numbers of segments are divided among the nodes, one range each. The memory that is indexed
-//! by segment number (fingerprints, fronts, tags, sets) is therefore contiguous per node. An entry
-//! belongs to a node by its top bits, its *group*, and names a segment of that node, if the node
-//! has one. So a page's node follows from its entry, which every lookup reads anyway: nodes cost a
-//! lookup nothing, and a page changes its node only when its entry moves to another segment (R1 to
-//! R4 in `resize`).
+//! Each node has a range of segment numbers. The memory that is indexed by segment number
+//! (fingerprints, fronts, tags, sets) is therefore contiguous per node. The top bits of an entry's
+//! number, its *group*, determine the entry's node. The entry names a segment of that node, if the
+//! node has one. A page's node thus follows from its entry, which every lookup reads anyway: nodes
+//! cost a lookup nothing. A page in its home set changes its node only when its entry moves to a
+//! segment of another node (R1 to R4 in `resize`).
 //!
 //! With one node the division changes nothing. Not here: memory, threads, and the machine's
 //! topology.
@@ -15,8 +15,8 @@ use std::ops::Range;
 
 use crate::index::{NODES_MAX, NodeId, SegmentIndex};
 
-/// Top bits of a tag that choose the node. They make 64 groups, so that with three nodes no node
-/// has a twentieth more pages than another.
+/// Number of top bits of a tag that choose the node. They make 64 groups, so that with three nodes
+/// no node has 5 % more pages than another.
 const GROUP_BITS: u32 = 6;
 
 /// The division of a table's segments and entries.

@@ -23,10 +23,10 @@
 //! | Twin | by P3, this state as readable | no thread | Stale, Free, Filling, Copying (other) |
 //! | Stale | | no thread | Copying (the same page or another), Filling, Free |
 //!
-//! - **T1 begin** A reader takes a way for the copy, if the set has no copy of the page. Under the
-//!   set's lock: Free, or a Twin or Stale of another page, or, if the copy may displace a page,
-//!   Clean -> Copying by P1 (with its release fence, then the tag). Or, to *refresh* a copy,
-//!   without a lock: Stale -> Copying, version + 1, then a release fence.
+//! - **T1 begin** A reader takes a way for the copy. Under the set's lock, if the set has neither a
+//!   copy of the page nor its main: Free, or a Twin or Stale of another page, or, if the copy may
+//!   displace a page, Clean -> Copying by P1 (with its release fence, then the tag). Or, to
+//!   *refresh* a copy, without a lock: Stale -> Copying, version + 1, then a release fence.
 //! - **T2 link** A compare-and-swap adds the node's bit to the main's readable word, with release
 //!   and acquire. The maker swaps even if the bit is already set: without the swap, the next writer
 //!   might not see this copy.

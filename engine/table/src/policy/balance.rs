@@ -1,10 +1,10 @@
-//! The balance of `car` for a whole partition: one number that its sets read and change together.
+//! The balance of `car` for a whole partition: one number that all its sets read and change.
 
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The share of a partition that pages which came once should have.
+/// The share of a partition's slots that pages which came only once should have.
 pub(crate) struct Balance {
-    /// The bits of a float from 0 to 1. Relaxed: of two simultaneous changes one may be lost, which
+    /// The bits of a float from 0 to 1. Relaxed: one of two simultaneous changes may be lost, which
     /// costs a guess.
     share: AtomicU64,
     /// Number of slots of the partition. Relaxed: as `share`.
@@ -21,7 +21,8 @@ impl Balance {
         self.slots.store(slots, Relaxed);
     }
 
-    /// Returns the number of pages that came once that a set of `ways` ways should have.
+    /// Returns the target for a set of `ways` ways: how many pages that came only once it should
+    /// have.
     pub(super) fn target(&self, ways: usize) -> f64 {
         f64::from_bits(self.share.load(Relaxed)) * ways as f64
     }

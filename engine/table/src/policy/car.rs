@@ -3,14 +3,15 @@
 //! figure 2).
 //!
 //! A bit divides the pages of the set into the paper's T1 and T2, and the same bit divides its
-//! ghosts into B1 and B2, oldest first as in the ring. A clock's hand stands at its page with the
-//! oldest stamp; a page that the hand passes gets a new stamp. The paper's directory rules hold in
-//! each set: |T1| + |B1| is at most the ways, and the ghosts are at most as many as the ways.
+//! ghosts into B1 and B2, oldest first as in the ring. A clock's hand is at its page with the
+//! oldest stamp; a page that the hand passes gets a new stamp. The paper's rules for the directory
+//! hold in each set: |T1| + |B1| is at most the number of ways, and so is the number of ghosts.
 //!
 //! The target, the number of pages that T1 should have, belongs to the partition
-//! ([`Balance`](super::balance::Balance)), because one set sees too few returns. A ghost that
-//! returns moves the target by as many pages of the whole partition as it would in the paper, by
-//! the set's own |B1| and |B2|. A set compares its T1 with its share of the target, in whole pages.
+//! ([`Balance`](super::balance::Balance)), because one set sees too few returns. When a page with a
+//! ghost returns, the target moves by as many pages of the whole partition as in the paper,
+//! computed from the set's own |B1| and |B2|. A set compares its |T1| with its share of the target,
+//! rounded to whole pages.
 //!
 //! | bits | what |
 //! |---|---|
@@ -20,11 +21,11 @@
 //!
 //! On recorded and generated traces of more than 10 000 pages, at 1 to 40 % of them, the miss ratio
 //! is 0.3 points above that of CAR over the whole partition, and at most 3.2 above. LRU inside sets
-//! loses as much to LRU over all. Longer lists of ghosts than the paper's make the miss ratio
-//! worse.
+//! loses as much against LRU over the whole partition. Longer lists of ghosts than the paper's make
+//! the miss ratio worse.
 //!
-//! Not here: the paper's bound over all sets together. A T1 of less than a page per set cannot be
-//! told from one of a page per set.
+//! Not here: the paper's bound over all sets together. A target of less than one page per set has
+//! the same effect as one page per set.
 
 use super::view::{Policy, View, ways_of};
 use crate::word::ghost::ghosts_of;
@@ -36,7 +37,7 @@ const AGAIN: u16 = 1 << 15;
 const USED: u16 = 1 << 14;
 const STAMP: u16 = USED - 1;
 
-/// An age above this is set to this when the set is searched, so that fourteen bits hold every age.
+/// The search for a victim reduces larger ages to this, so that fourteen bits hold every age.
 const AGE_MAX: u16 = 12_288;
 
 fn age(meta: u16, clock: u16) -> u16 {
@@ -51,8 +52,8 @@ fn came_again(meta: u16) -> bool {
     meta & AGAIN != 0
 }
 
-/// Drops the ghost that the paper would have dropped when the last page came in. An arrival with a
-/// ghost breaks no rule.
+/// Drops the ghost that the paper would have dropped when the last page came in. The arrival of a
+/// page with a ghost breaks no rule.
 fn keep_the_rules(view: &View<'_>) {
     let once = (0..view.ways()).filter(|way| !came_again(view.meta(*way))).count();
     if once + view.ghosts.count_of(|ghost| !came_again(ghost)) > view.ways() {
@@ -77,7 +78,7 @@ impl Policy for Car {
 
     fn admitted(view: &View<'_>, ghost: Option<u16>) -> u16 {
         let Some(ghost) = ghost else { return stamped(0, view.clock) };
-        // The ghost that returned has been removed from the ring, and counts with its list.
+        // The page's ghost is no longer in the ring, but still counts in its list.
         let again = view.ghosts.count_of(came_again) + usize::from(came_again(ghost));
         let once = view.ghosts.count() + 1 - again;
         let step = |own: usize, other: usize| (other as f64 / own as f64).max(1.0);
@@ -110,8 +111,8 @@ impl Policy for Car {
             }
             let oldest = |way: &usize| (age(view.meta(*way), view.clock), std::cmp::Reverse(*way));
             let way = ways_of(list).max_by_key(oldest).expect("at least one candidate");
-            // Each turn clears a page's bit, and no bit is set while the lock is held: there are at
-            // most as many turns as ways.
+            // Each iteration clears a page's bit, and no bit is set while the lock is held. So
+            // there are at most as many iterations as ways, and one more.
             if view.meta(way) & USED == 0 {
                 return way;
             }

@@ -2,15 +2,15 @@
 //! the old one would have evicted them.
 //!
 //! The policies' bits differ in meaning, so they are not translated. The old policy names one
-//! victim after the other, and the new one admits the ways in that order, as if they had come one
-//! by one. The half that the old policy would have kept longest counts as used once since. Ghosts
-//! are dropped, because their bits belong to the old policy.
+//! victim after the other, and the new one admits the ways in that order, as if their pages had
+//! come in one by one. The half that the old policy would have kept longest counts as used once
+//! since then. Ghosts are dropped, because their bits belong to the old policy.
 
 use super::kind::{PolicyKind, with_policy};
 use super::view::{Policy, View};
 
-/// Returns the ways of a mask, first victim first, and their number; entries behind that number are
-/// meaningless.
+/// Returns the ways of a mask, first victim first, and their number; array elements from that
+/// number on are meaningless.
 pub(crate) fn order(old: PolicyKind, view: &View<'_>, occupied: u32) -> ([u8; 32], usize) {
     let (mut ways, mut count, mut left) = ([0; 32], 0, occupied);
     while left != 0 {
@@ -22,7 +22,7 @@ pub(crate) fn order(old: PolicyKind, view: &View<'_>, occupied: u32) -> ([u8; 32
     (ways, count)
 }
 
-/// Admits the next way of that order. The caller has moved the view's clock for it.
+/// Admits the next way of that order. The caller has advanced the set's clock for it.
 pub(crate) fn readmit(new: PolicyKind, view: &View<'_>, way: usize, used: bool) {
     let ways = view.ways();
     with_policy!(new, P => {

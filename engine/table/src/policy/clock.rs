@@ -23,9 +23,9 @@ impl Policy for Clock {
     }
 
     fn victim(view: &View<'_>, candidates: u32) -> usize {
-        // Two rounds are enough: the first clears every candidate's bit. A hit may set one again in
-        // the meantime, so the number of steps is bounded and the way under the hand is evicted at
-        // the end.
+        // Two rounds are enough: the first clears every candidate's bit. Because a hit may set a
+        // bit again in the meantime, the number of steps is bounded, and in the end the way under
+        // the hand is evicted.
         let mut way = view.hand() % view.ways();
         for _ in 0..2 * view.ways() {
             if candidates >> way & 1 == 1 {

@@ -1,11 +1,11 @@
-//! The policies by name, and the one place that turns a name into a type.
+//! The names of the policies, and the one place that maps a name to a type.
 
-/// The policies by name.
+/// The name of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
     /// First in, first out.
     Fifo,
-    /// Least recently used, to the resolution of the set's clock.
+    /// Least recently used, with the resolution of the set's clock.
     Lru,
     /// One bit of recency and a hand (second chance).
     Clock,
@@ -64,8 +64,8 @@ impl std::str::FromStr for PolicyKind {
     }
 }
 
-/// Evaluates `$body` with `$policy` naming the type behind `$kind`. The types have the names of the
-/// kinds.
+/// Evaluates `$body`, in which `$policy` is the type of the policy `$kind`. The types have the
+/// names of the kinds.
 macro_rules! with_policy {
     ($kind:expr, $policy:ident => $body:expr) => {
         $crate::policy::with_policy!(

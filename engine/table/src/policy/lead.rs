@@ -1,11 +1,11 @@
-//! The choice that the sets of a learning partition follow: the eviction order currently in use,
-//! and the table of densities. The learner writes both; a set reads them when it needs a victim.
+//! The eviction order currently in use in a partition that learns, and the table of densities. The
+//! learner writes both; a set reads them when it needs a victim.
 
 use std::sync::OnceLock;
 
 use crate::sync::atomic::{AtomicU8, AtomicU16, Ordering::Relaxed};
 
-/// An order of eviction: which page of a set is evicted first.
+/// An eviction order, which says which page of a set is evicted first. See `octavo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Order {
@@ -21,8 +21,8 @@ impl Order {
     pub const ALL: [Order; 5] = [Order::Density, Order::Rate, Order::Lrfu, Order::Lfu, Order::Recency];
 }
 
-/// Number of classes of histories for which hits are counted: eight classes of uses times four of
-/// intervals.
+/// Number of classes of histories: eight classes of uses times four of intervals. Hits are counted
+/// per class.
 pub(crate) const CLASSES: usize = 32;
 
 /// Number of classes of ages: four per doubling.
@@ -36,8 +36,8 @@ pub(crate) const ONLY_ORDER: Order = Order::Recency;
 pub(crate) struct Lead {
     /// The order in use, as an index of `Order::ALL`.
     order: AtomicU8,
-    /// By `cell`: the upper bits of a float, which compare as the float does. Allocated at the
-    /// first use, and kept.
+    /// Indexed by `cell`: the upper bits of a float, which compare as the float does. Allocated at
+    /// the first use, and kept.
     densities: OnceLock<Box<[AtomicU16]>>,
 }
 
@@ -65,7 +65,7 @@ impl Lead {
     /// `Order::Density`.
     pub fn densities(&self) -> &[AtomicU16] {
         self.densities.get_or_init(|| {
-            // Until densities are learned: more uses are worth more, and age reduces the worth.
+            // The initial densities, a guess: they rise with uses and fall with age.
             let guess = |cell: usize| (1 + cell / BUCKETS / 4) as f32 / (1 + cell % BUCKETS) as f32;
             (0..CLASSES * BUCKETS).map(|cell| AtomicU16::new(comparable(guess(cell)))).collect()
         })

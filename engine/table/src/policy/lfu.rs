@@ -1,9 +1,10 @@
 //! `lfu` and `nrlfu`: the least frequently used page is evicted first (HotStorage '12, section 3).
 //!
-//! The frequency is one byte. It stops at 255, so that the hits of a very hot page store nothing,
-//! and the next arrival halves the frequencies of the whole set and of its ghosts. Among equals the
-//! page whose frequency changed longest ago is evicted. `nrlfu` keeps the frequencies of evicted
-//! pages in ghosts and reinstates them on return; `lfu` starts again at one.
+//! The frequency is one byte. It stops at 255, from where on hits of the page store nothing. The
+//! next search for a victim then halves the frequencies of the whole set and of its ghosts. Among
+//! pages of equal frequency, the one whose frequency changed longest ago is evicted. `nrlfu` keeps
+//! the frequencies of evicted pages in ghosts and reinstates them on return; `lfu` starts again at
+//! one.
 
 use super::view::{Policy, View, ways_of};
 
@@ -47,7 +48,7 @@ impl<const GHOSTS: bool> Policy for LeastFrequent<GHOSTS> {
         stamped((before + 1).min(FREQUENCY_MAX), view.clock)
     }
 
-    /// The stamp is the clock's low byte, so its age is kept modulo 256.
+    /// Keeps the age modulo 256, because the stamp is the low byte of the clock.
     fn rebased(meta: u16, then: u16, now: u16) -> u16 {
         let age = (then as u8).wrapping_sub((meta >> 8) as u8);
         stamped(frequency(meta), (now as u8).wrapping_sub(age) as u16)

@@ -1,9 +1,10 @@
-//! Eviction policies: each is a small state machine inside one set.
+//! Eviction policies. Each is a small state machine that runs inside one set.
 //!
 //! A policy sees sixteen bits per way, sixteen bits per ghost, the set's clock (which counts the
 //! pages that came into the set) and one byte for a hand. It never sees pages, bytes, other sets or
-//! time. All of its state lies in the set's own lines. The set's lock is held during `admitted` and
-//! `victim`; no lock is needed for `touched`, which therefore looks at one way only.
+//! time. Its state is in the set's own lines; a policy that learns or balances also reads a few
+//! values of its partition. The set's lock is held during `admitted` and `victim`. `touched` needs
+//! no lock, and therefore uses the bits of one way only.
 //!
 //! To add a policy: write one file with an implementation of [`Policy`], add one variant to
 //! [`PolicyKind`] and the name to `with_policy`. The table chooses the policy once per operation;

@@ -8,14 +8,15 @@
 //!
 //! | bits | what |
 //! |---|---|
-//! | 15..9 | uses less one, saturating; several uses between two arrivals in the set count as one |
+//! | 15..9 | uses minus one, saturating; several uses between two arrivals in the set count as one |
 //! | 8..0 | the set's clock at the last use |
 //!
-//! So the queue is not stored: uses and age give it when a victim is chosen. The paper looks at the
-//! queues' first pages once per access and so may be a little late; here every page falls in time.
-//! The paper's lifetime is an estimate of the commonest time between uses of a page; here it is one
-//! turnover of the set, as many arrivals as ways. On recorded traces, lifetimes of two and four
-//! turnovers missed as much on average and more at their worst, and so did counting every use.
+//! The queue is not stored: it is computed from uses and age when a victim is chosen. The paper
+//! checks the first pages of the queues once per access, and so may move a page a little late; here
+//! every page falls in time. The paper's lifetime is an estimate of the most frequent time between
+//! uses of a page. Here it is one turnover of the set, which is as many arrivals as the set has
+//! ways. On recorded traces, lifetimes of two and four turnovers caused as many misses on average
+//! and more in the worst case, and so did counting every use.
 
 use super::view::{Policy, View, ways_of};
 
@@ -25,7 +26,7 @@ pub struct Mq;
 const USES_MAX: u16 = 128;
 const STAMP: u16 = (1 << 9) - 1;
 
-/// An age above this is set to this when the set is searched, so that nine bits hold every age.
+/// The search for a victim reduces larger ages to this, so that nine bits hold every age.
 const AGE_MAX: u16 = 480;
 
 /// The highest queue. Its pages can fall to the lowest queue even in a set of 32 ways.

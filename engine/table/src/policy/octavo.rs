@@ -1,20 +1,20 @@
-//! `octavo`, the default: the load chooses the order of eviction.
+//! `octavo`, the default policy: it chooses its eviction order by the load.
 //!
-//! No single order of eviction is the best everywhere. Five orders run side by side on miniatures
-//! of the partition, and the sets follow the order whose miniature misses least (`learner` says how
-//! recent and earlier misses are weighed):
+//! No eviction order is the best for every load. Five orders run side by side on miniatures of the
+//! partition, and the sets follow the order whose miniature misses least (`learner` says how recent
+//! and earlier misses are weighted):
 //!
-//! * *density*: expected hits per time from here on, learned from the fate of pages of the same
-//!   history and age (Beckmann, Chen, Cidon, "LHD", NSDI '18, with the features of this file);
+//! * *density*: expected hits per unit of time from now on, learned from pages of the same history
+//!   and age (Beckmann, Chen, Cidon, "LHD", NSDI '18, with the features of this file);
 //! * *rate*: uses per time since the last one (after Blankstein, Sen, Freedman, "Hyperbolic
-//!   Caching", ATC '17); but a page that was used once is evicted first, unless it came within the
-//!   last eighth of a turnover (the small queue of Yang et al., "S3-FIFO", SOSP '23);
-//! * *lrfu*: uses, whose weight halves every eight turnovers of the set (Lee et al., SIGMETRICS
-//!   '99);
-//! * *lfu*: uses; among equals the most recently used page is evicted. Best for loops, where it
-//!   keeps the same part of the loop;
-//! * *recency*: the square root of uses per time since the last one, which differs little from
-//!   *lru*, for loads where old uses say nothing.
+//!   Caching", ATC '17); but a page that was used only once is evicted first, unless it came in
+//!   within the last eighth of a turnover (the small queue of Yang et al., "S3-FIFO", SOSP '23);
+//! * *lrfu*: the number of uses, whose weight halves every eight turnovers of the set (Lee et al.,
+//!   SIGMETRICS '99);
+//! * *lfu*: the number of uses; among equals the most recently used page is evicted. Best for
+//!   loops, where it keeps the same part of the loop;
+//! * *recency*: the square root of the number of uses, divided by the time since the last use. It
+//!   differs little from *lru* and suits loads where old uses predict nothing.
 //!
 //! A page's sixteen bits are its history. Ghosts keep the history, and a page that returns
 //! continues with it:
@@ -25,20 +25,20 @@
 //! | 7..2 | uses, saturating; several uses between two arrivals in the set count as one |
 //! | 1..0 | last interval between uses, in turnovers: none yet, below 1/4, below 3, longer |
 //!
-//! Time is the set's own clock, which moves when a page comes in: as many ticks as the set has ways
-//! are one turnover.
+//! Time is the set's own clock, which advances by one tick when a page comes in. A turnover is as
+//! many ticks as the set has ways.
 
 use super::lead::{BUCKETS, Order};
 use super::view::{Policy, View};
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// The policy whose eviction order the load chooses; see the module.
+/// The policy that chooses its eviction order by the load; see the head of this file.
 pub struct Octavo;
 
 const USES_MAX: u16 = 63;
 
-/// An age above this is set to this when the set is searched, so that eight bits hold the age of
-/// every page and of every ghost that it becomes.
+/// The search for a victim reduces larger ages to this, so that eight bits hold the age of every
+/// page, and of its ghost later on.
 const AGE_MAX: u8 = 180;
 
 fn uses(meta: u16) -> u16 {
@@ -67,7 +67,7 @@ fn used_again(meta: u16, clock: u16, ways: usize) -> u16 {
     history(clock, uses(meta) + 1, interval(age(meta, clock), ways))
 }
 
-/// Returns the place of a history and age among `CLASSES * BUCKETS`.
+/// Returns the index of the cell, below `CLASSES * BUCKETS`, for a history and an age.
 #[inline(always)]
 pub(crate) fn cell(meta: u16, age: u8) -> usize {
     FIRST_CELL[meta as usize & 0xff] as usize + BUCKET[age as usize] as usize
@@ -101,7 +101,7 @@ const BUCKET: [u8; 256] = {
     while age < buckets.len() {
         let odd = 2 * age + 1;
         let doubling = odd.ilog2() as usize;
-        // The two bits behind the highest.
+        // The two bits after the highest.
         buckets[age] = (4 * doubling + ((odd << 2 >> doubling) & 3)) as u8;
         age += 1;
     }
@@ -130,8 +130,8 @@ const SQRT_256: [u16; USES_MAX as usize + 1] = {
 /// Half-life of a use in `Order::Lrfu`, in turnovers.
 const HALF_LIFE: u32 = 8;
 
-/// `2^24 / (age + 1)`, rounded up: a product with it replaces a division, and is exact for the
-/// numbers that `Order::Rate` divides.
+/// `2^24 / (age + 1)`, rounded up: a multiplication by it replaces a division, with exact results
+/// for the numbers that `Order::Rate` divides.
 const PER_TICK: [u32; 256] = {
     let mut quotients = [0; 256];
     let mut age = 0;
@@ -156,7 +156,8 @@ fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) 
             (if is_due { 0 } else { rate }, youth)
         }
         Order::Lrfu => (LOG2_256[uses as usize] * HALF_LIFE * ways as u32 + youth as u32 * 256, youth),
-        // A page that was not used for so long is worth nothing, however often it was used before.
+        // A page that has not been used for `AGE_MAX` ticks is worth nothing, however often it was
+        // used before.
         Order::Lfu => (if age < AGE_MAX { uses } else { 0 }, age),
         Order::Recency => {
             (((SQRT_256[uses as usize] as u64 * PER_TICK[age as usize] as u64) >> 16) as u32, youth)
@@ -188,12 +189,12 @@ fn least(order: Order, view: &View<'_>, candidates: u32, density: impl Fn(usize)
     let mut least = u32::MAX;
     for way in 0..view.ways() {
         let meta = view.meta(way);
-        // Stored for young ways too, whose bits do not change: a branch on age could not be
-        // predicted.
+        // The bits are stored even if they do not change, because a branch on the age would be hard
+        // to predict.
         let age = age(meta, view.clock).min(AGE_MAX);
         view.set_meta(way, view.clock.wrapping_sub(age as u16) << 8 | meta & 0xff);
-        // One number to compare, which includes the way; a way that is no candidate gets the
-        // highest number.
+        // The number that is compared includes the way; a way that is no candidate gets the highest
+        // number.
         let excluded = (candidates >> way & 1).wrapping_sub(1);
         let worth = worth(order, meta, age, view.ways(), &density);
         least = least.min(worth << WAY_BITS | way as u32 | excluded);
@@ -232,7 +233,7 @@ impl Policy for Octavo {
                 let densities = if order == Order::Density { lead.densities() } else { &[] };
                 victim_by(order, view, candidates, |cell| densities[cell].load(Relaxed))
             }
-            // A partition without a learner follows the order that is never far from lru.
+            // Without a learner: the order that differs little from lru.
             None => victim_by(Order::Recency, view, candidates, |_| 0),
         }
     }

@@ -1,10 +1,10 @@
 //! `fifo` and `lru`: the page with the oldest stamp is evicted first.
 //!
-//! A page's bits are the set's clock: when the page came in (`fifo`: a hit changes nothing), or
-//! when it was last used (`lru`). The clock moves when a page comes in. Hits between two arrivals
-//! have the same time, so a page that is hit often is stamped once per arrival and not once per
-//! hit. The order of `lru` differs from exact LRU only among pages hit since the last arrival, and
-//! such a page is a victim only if all pages of the set were hit.
+//! A page's bits are a stamp: the set's clock when the page came in (`fifo`; hits change nothing)
+//! or when it was last used (`lru`). The clock advances when a page comes in. Hits between two
+//! arrivals have the same time, so a page that is hit often is stamped once per arrival and not
+//! once per hit. The order of `lru` differs from exact LRU only among pages hit since the last
+//! arrival, and such a page is a victim only if all pages of the set were hit.
 
 use super::view::{Policy, View, ways_of};
 
@@ -31,7 +31,7 @@ impl<const USES: bool> Policy for OldestStamp<USES> {
         now.wrapping_sub(then.wrapping_sub(meta))
     }
 
-    /// Stamps wrap; their distances from the clock are not affected.
+    /// Stamps wrap, which does not affect their distances from the clock.
     fn victim(view: &View<'_>, candidates: u32) -> usize {
         ways_of(candidates)
             .max_by_key(|way| (view.clock.wrapping_sub(view.meta(*way)), std::cmp::Reverse(*way)))

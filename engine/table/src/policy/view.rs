@@ -13,7 +13,7 @@ pub struct View<'s> {
     pub clock: u16,
     /// The ghosts: prints and policy bits of pages that left.
     pub ghosts: Ghosts<'s>,
-    /// What the partition has learned, for a policy that learns.
+    /// The order and densities that the partition has learned, for a policy that learns.
     pub(crate) lead: Option<&'s Lead>,
     /// The balance that the partition's sets share, for a policy that balances.
     pub(crate) balance: Option<&'s Balance>,
@@ -47,7 +47,7 @@ impl<'s> View<'s> {
         self.meta[way].store(meta, Ordering::Relaxed);
     }
 
-    /// Resets the hand and drops the ghosts, for another policy.
+    /// Resets the hand and drops the ghosts, for a change of policy.
     pub(crate) fn start_over(&self) {
         self.set_hand(0);
         self.ghosts.clear();
@@ -64,17 +64,19 @@ impl<'s> View<'s> {
     }
 }
 
-/// An eviction policy: what a hit, an arrival and a departure do to the sixteen bits of a way.
+/// An eviction policy: how hits and arrivals change the sixteen bits of a way, and which page is
+/// evicted.
 pub trait Policy {
     /// Whether evicted pages become ghosts.
     const GHOSTS: bool = false;
 
     /// Whether `touched` is called at every hit. Otherwise a hit only marks its page, and `touched`
-    /// is called for the marked pages when the next page comes into the set. A policy whose time
-    /// stands still between arrivals loses nothing by that except counts.
+    /// is called for the marked pages when the next page comes into the set. Because the policy's
+    /// clock stands still between arrivals, the policy loses nothing by that except the number of
+    /// hits.
     const COUNTS_HITS: bool = false;
 
-    /// Whether the partition's learner sees misses and marks.
+    /// Whether misses, and hits that set a mark, are reported to the partition's learner.
     const LEARNS: bool = false;
 
     /// Whether the partition's sets share a balance.
@@ -85,8 +87,8 @@ pub trait Policy {
         if Self::GHOSTS { ghosts_of(ways) } else { 0 }
     }
 
-    /// Returns the bits after a hit at `clock`, in a set of `ways`. They are stored only if they
-    /// differ.
+    /// Returns the bits after a hit at `clock`, in a set of `ways` ways. If they have not changed,
+    /// the hit stores nothing.
     fn touched(meta: u16, clock: u16, ways: usize) -> u16;
 
     /// Returns the bits of a page that comes in; `ghost` holds the bits of its ghost, if it has

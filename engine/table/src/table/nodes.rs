@@ -127,9 +127,9 @@ impl<const W: usize> Table<W> {
     }
 
     /// Returns the segment that a table should give up if it shrinks on this node. The segments of
-    /// `besides`, all on this node, count as given up already. Returns `None` if the node with the
-    /// most segments in use, which may be this one, has more than 1.25 times as many as would be
-    /// left here.
+    /// `besides` are no candidates, and all of them count as given up on this node. Returns `None`
+    /// if the node with the most segments in use, which may be this one, has more than 1.25 times
+    /// as many as would be left here.
     pub fn segment_to_leave_of(&self, node: NodeId, besides: &[SegmentIndex]) -> Option<SegmentIndex> {
         let left = self.live_of(node).saturating_sub(besides.len() + 1);
         let most = (0..self.nodes.count).map(|node| self.live_of(NodeId(node))).max()?;
