@@ -1,11 +1,12 @@
-//! How memory is shared out among partitions: arithmetic, and nothing else.
+//! The division of memory among partitions. This crate does arithmetic only.
 //!
-//! [`Limits`] are an operator's promises, a [`Curve`] tells how many misses more memory would save,
-//! and a [`State`] describes all partitions and their groups at one moment. [`State::targets`]
-//! returns the size that each should have, [`State::plan`] the next bounded steps towards these
-//! sizes. The engine's reaper and the simulator follow the same plan.
+//! [`Limits`] are set by an operator, a [`Curve`] says how many misses a partition has at each
+//! size, and a [`State`] describes all partitions and their groups at one moment.
+//! [`State::targets`] returns the size that each should have, and [`State::plan`] returns the next
+//! bounded steps towards these sizes. The engine's reaper and the simulator follow the same plan.
 //!
-//! Not here: I/O, clocks, threads, memory; and the source of curves (`octavo_table::Monitor`).
+//! Not here: I/O, clocks, threads, the memory itself, and the source of curves
+//! (`octavo_table::Monitor`).
 //!
 //! # Examples
 //!

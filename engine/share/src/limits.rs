@@ -1,10 +1,10 @@
-//! The limits that an operator promises a partition or a group of them, in the words of Linux's
-//! cgroup v2 (`memory.min` and so on).
+//! The limits of a partition or of a group of partitions. Their names and meanings are those of
+//! Linux's cgroup v2 (`memory.min` and so on).
 
 /// The value of a limit that is not set.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// The weight of a partition without a configured weight.
+/// The weight of a partition or group for which none is configured.
 pub const WEIGHT_DEFAULT: u32 = 100;
 
 /// Limits of a partition or of a group, in bytes. The limits of a group apply to the sum of its
@@ -16,12 +16,13 @@ pub struct Limits {
     /// Protected size: memory below it is taken away only when every partition is already at or
     /// below its own `low`. Default: 0.
     pub low_bytes: u64,
-    /// Above this size the partition gets only memory that no other can use, grows slowly, and
-    /// gives memory back first. Default: no limit.
+    /// Soft maximum size. Above it the partition gets only memory that no other partition can use,
+    /// grows slowly, and gives memory back first. Default: no limit.
     pub high_bytes: u64,
     /// Maximum size. Default: no limit.
     pub max_bytes: u64,
-    /// Weight of its misses against those of others, from 1 to 10 000. Default: 100.
+    /// Weight of the partition's misses relative to those of others, from 1 to 10 000. Default:
+    /// 100.
     pub weight: u32,
 }
 

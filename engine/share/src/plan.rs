@@ -1,4 +1,4 @@
-//! From a state to the next steps: targets, then hysteresis and a bounded rate.
+//! Computes the next steps from a state: targets first, then steps towards them at a bounded rate.
 
 use crate::allocate::Tree;
 use crate::spread::{spread, whole};
@@ -14,10 +14,10 @@ pub struct Resize {
 }
 
 impl State {
-    /// Returns the size that each partition should have, indexed as [`State::nodes`]; for a group
-    /// the sum of its members. Each gets at least a granule and what `min` promises, and at most
-    /// what its own `max` and those above it allow. The sum is at most the total, as far as the
-    /// promises fit into it.
+    /// Returns the size in bytes that each node should have, indexed as [`State::nodes`]; a group's
+    /// is the sum of its members'. Each partition gets at least a granule and its `min`, and at
+    /// most its own `max` and what the groups above it allow. The sum is at most the total, unless
+    /// the granules and `min` sizes alone exceed it.
     pub fn targets(&self, pace: &Pace) -> Vec<u64> {
         let mut tree = Tree::new(self);
         tree.keep_promises();
@@ -26,8 +26,8 @@ impl State {
         tree.into_sizes()
     }
 
-    /// Returns the memory that all `min` promises need, with at least a granule for each partition,
-    /// in bytes. A smaller total breaks promises.
+    /// Returns the bytes that all `min` sizes need, with at least a granule for each partition.
+    /// With a smaller total, some `min` cannot be kept.
     pub fn least_bytes(&self) -> u64 {
         let granule = self.granule_bytes.max(1);
         let mut needs = vec![0u64; self.nodes.len()];
@@ -43,21 +43,23 @@ impl State {
         all
     }
 
-    /// Returns the steps that keep every `max`, of partitions and of groups. No partition goes
-    /// below its `min`, or below a granule. A plan begins with these steps; alone they are for
-    /// callers that only enforce bounds.
+    /// Returns the steps that enforce every `max`, of partitions and of groups. No partition goes
+    /// below its `min`, or below a granule. [`Self::plan`] includes these reductions; this function
+    /// is for callers that only enforce bounds.
     pub fn keep_bounds(&self) -> Vec<Resize> {
         let given = self.beyond_max();
         let less = given.into_iter().enumerate().filter(|(_, given)| *given > 0);
         less.map(|(node, given)| Resize { node, to_bytes: self.current(node) - given }).collect()
     }
 
-    /// Returns, indexed as [`State::nodes`], the bytes that each must give because its own `max` or
-    /// that of a group above it is exceeded, in proportion to sizes.
+    /// Returns, indexed as [`State::nodes`], the bytes that each partition must give because its
+    /// own `max` or that of a group above it is exceeded. The members of a group give in proportion
+    /// to their sizes.
     fn beyond_max(&self) -> Vec<u64> {
         let (tree, granule) = (Tree::new(self), self.granule_bytes.max(1));
         let mut given = vec![0u64; self.nodes.len()];
-        // Children come after their parents, so what they gave counts for the groups above.
+        // Children come after their parents, so in reverse order the bytes that members give count
+        // for the groups above them.
         for bounded in (0..self.nodes.len()).rev() {
             let below = (0..self.nodes.len()).filter(|node| tree.above(*node).any(|above| above == bounded));
             let below: Vec<usize> = below.filter(|node| self.nodes[*node].leaf.is_some()).collect();
@@ -72,8 +74,8 @@ impl State {
         given
     }
 
-    /// Returns the next steps, shrinking ones first. Carried out in this order they never need more
-    /// memory than the total, or than what is held now.
+    /// Returns the next steps, reductions first. Carried out in this order, they never need more
+    /// memory than the total, or than the partitions hold now if that is more.
     pub fn plan(&self, pace: &Pace) -> Vec<Resize> {
         let targets = self.targets(pace);
         let granule = self.granule_bytes.max(1);
@@ -95,7 +97,7 @@ impl State {
         // Bounds are enforced at once, even if no partition wants the memory beyond them.
         let beyond = self.beyond_max();
         given.iter_mut().zip(&leaves).for_each(|(given, (node, _, _))| *given = (*given).max(beyond[*node]));
-        // 2. The memory that is free then goes to partitions below their targets, in proportion to
+        // 2. The memory that is then free goes to partitions below their targets, in proportion to
         //   what they lack.
         let room = (self.total_bytes + given.iter().sum::<u64>()).saturating_sub(held);
         let lacks: Vec<u64> = leaves
@@ -109,8 +111,8 @@ impl State {
             })
             .collect();
         let mut got = spread(room, &lacks, &lacks, granule);
-        // The members of a group get no more than the group has room for before its other members
-        // have given what they should.
+        // A group may grow only into the room that it has after this plan's reductions, even if
+        // other members are to give more later.
         let tree = Tree::new(self);
         let mut sizes = vec![0u64; self.nodes.len()];
         for ((leaf, current, _), given) in leaves.iter().zip(&given) {

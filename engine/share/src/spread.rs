@@ -6,12 +6,13 @@ pub(crate) fn whole(bytes: u64, granule: u64) -> u64 {
     bytes.checked_next_multiple_of(granule).unwrap_or(u64::MAX / granule * granule)
 }
 
-/// Spreads an amount by weights, at most `room` to each, in whole granules, or all of a `room` that
-/// is less than a granule. Returns the share of each; the sum is at most the amount.
+/// Spreads an amount by weights. Each share is at most its `room`, and consists of whole granules,
+/// or of all the room if less than a granule is left. Returns the shares; their sum is at most the
+/// amount.
 pub(crate) fn spread(amount: u64, weights: &[u64], room: &[u64], granule: u64) -> Vec<u64> {
     let mut got = vec![0u64; room.len()];
     let mut left = amount;
-    // Each turn but the last fills at least one, or gives all of them their shares.
+    // Each iteration but the last fills at least one room, or gives all of them their shares.
     for _ in 0..=room.len() {
         let open: Vec<usize> = (0..room.len()).filter(|one| got[*one] < room[*one]).collect();
         let sum: u128 = open.iter().map(|one| u128::from(weights[*one].max(1))).sum();
@@ -26,7 +27,8 @@ pub(crate) fn spread(amount: u64, weights: &[u64], room: &[u64], granule: u64) -
             break;
         }
     }
-    // A remainder below one granule each goes, granule by granule, to the heaviest first.
+    // The remainder, less than a granule for each, is given granule by granule, to the largest
+    // weights first.
     let mut order: Vec<usize> = (0..room.len()).collect();
     order.sort_by_key(|one| std::cmp::Reverse(weights[*one]));
     for one in order.into_iter().cycle().take(4 * room.len()) {

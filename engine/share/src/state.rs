@@ -1,9 +1,10 @@
-//! The input of a plan: a description of all partitions and groups, and how fast sizes may follow.
+//! The input of a plan: a description of all partitions and groups, and the pace at which sizes
+//! follow their targets.
 
 use crate::curve::Curve;
 use crate::limits::Limits;
 
-/// All partitions and groups at one moment; the reaper makes one per period.
+/// All partitions and groups at one moment. The reaper builds a `State` once per period.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// Bytes for all partitions together.
@@ -32,22 +33,23 @@ pub struct Node {
     pub leaf: Option<Leaf>,
 }
 
-/// The size of a partition, and what it could use.
+/// The size of a partition, and its use of more or less memory.
 #[derive(Clone, Debug, Default)]
 pub struct Leaf {
     /// Current size in bytes.
     pub current_bytes: u64,
-    /// The misses at other sizes, over a window that is the same for all partitions.
+    /// The partition's misses by size, over a window that is the same for all partitions.
     pub curve: Curve,
-    /// The direction of its last change of size.
+    /// The direction of the partition's last change of size.
     pub trend: Trend,
-    /// Number of sampled pages of the curve that are in the current size; 0 if unknown.
+    /// Number of sampled pages behind the curve that the current size holds; 0 if unknown.
     pub sampled_pages: f64,
     /// The curve has too few references to be trusted. Until it has more, the partition gets half
     /// of a fair share.
     pub is_new: bool,
-    /// No page of the partition was ever requested. It gets what it was promised, keeps the rest as
-    /// long as no other partition gains by it, and gives it without inertia.
+    /// No page of the partition was ever requested. It gets its granule, `min` and `low`, keeps its
+    /// other memory until another partition gains by it, and then gives that memory without
+    /// inertia.
     pub is_unused: bool,
 }
 
@@ -77,24 +79,24 @@ impl Trend {
 /// How fast sizes follow their targets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// Maximum share of the total that partitions give away in a period, unless the total falls.
-    /// Default: 1/16.
+    /// Maximum share of the total that partitions give away per period. Exceptions: the total has
+    /// fallen, or a `max` is exceeded. Default: 1/16.
     pub step: f64,
-    /// Upper bound of the misses that a move must save: this share of all misses for a move of all
-    /// memory, and proportionally less for less. With large samples the bound is lower, because
-    /// their curves have less noise. Default: 0.05.
+    /// Upper bound on the misses that a move of memory must save: this share of all misses for a
+    /// move of all memory, and proportionally less for a smaller move. With large samples, whose
+    /// curves have less noise, fewer misses suffice. Default: 0.05.
     pub inertia: f64,
-    /// Factor on what a move must save if it reverses the last change of a partition's size: curves
-    /// are noisy, and noise soon reverses. Default: 4.
+    /// Factor by which a move must save more if it reverses the last change of a partition's size:
+    /// a change due to noise would soon be reversed. Default: 4.
     pub turn: f64,
-    /// Factor per period of the counts behind the curves. Default: 0.95.
+    /// Factor by which the counts behind the curves decay per period. Default: 0.95.
     pub keep: f64,
-    /// Counts decay only after all samples together have seen this number of references since the
-    /// last decay, however many periods that takes: curves from fewer references make sizes
-    /// oscillate. Default: 96.
+    /// Number of references that all samples together must have seen since the last decay before
+    /// counts decay again, however many periods that takes. Curves from fewer references would make
+    /// sizes oscillate. Default: 96.
     pub news: u64,
-    /// Maximum number of partitions that share by dynamic programming, which is exact; more share
-    /// by look-ahead, which is faster. Default: 48.
+    /// Maximum number of partitions for which memory is divided by dynamic programming, which is
+    /// exact; with more, it is divided by look-ahead, which is faster. Default: 48.
     pub exact_max: usize,
 }
 
@@ -105,9 +107,9 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Returns the factor of the counts at the end of a period, after all samples together have
-    /// seen `news` references since the last decay. It is the same for all partitions, because a
-    /// miss must weigh the same everywhere.
+    /// Returns the factor by which counts decay at the end of a period, if all samples together
+    /// have seen `news` references since the last decay. The factor is the same for all partitions,
+    /// because a miss must weigh the same everywhere.
     pub fn keep_after(&self, news: u64) -> f64 {
         if news >= self.news { self.keep } else { 1.0 }
     }

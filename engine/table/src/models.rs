@@ -1,14 +1,14 @@
 //! loom models of the protocols (P1 to P14 in `slot`, R1 to R4 in `resize`, T1 to T11 in `twin`):
-//! every interleaving of a few threads, with every value that a relaxed load may legally return.
+//! they explore every interleaving of a few threads, with every value that a relaxed load may
+//! return.
 //!
-//! Each model is a function, so that it can be run twice: unchanged, when it must hold, and with
-//! one step of the protocol broken (`broken`), when it must fail. A model that cannot fail proves
-//! nothing.
+//! Each model is a function, so that it can run twice: with the whole protocol it must hold; with
+//! one step broken (`broken`) it must fail. A model that cannot fail proves nothing.
 //!
-//! `EVERY` means every interleaving. A number limits the preemptions of models that have too many:
-//! one step of the protocol has at most four accesses, and all interactions of two threads between
-//! two of them need no more preemptions. Not here: long runs with many threads (see `schedules`),
-//! and the lock (see `lock`).
+//! `EVERY` means every interleaving. Models with too many interleavings have a limit on
+//! preemptions: a step of the protocol has at most four accesses, so no more preemptions are needed
+//! for all interactions of two threads between two of them. Not here: long runs with many threads
+//! (see `schedules`), and the lock (see `lock`).
 
 mod away;
 mod slot;
@@ -24,8 +24,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::word::slot::{OneWay, Slot, Word};
 use crate::{Claim, Mover, PolicyKind, SetGuard, Shape, SlotIndex, Table, Tag};
 
-/// Held shared by models of the whole protocol, and exclusively by models of a broken one, because
-/// the switch is global.
+/// Models of the whole protocol hold this lock shared; models of a broken protocol hold it
+/// exclusively, because the switch is global.
 static SWITCH: RwLock<()> = RwLock::new(());
 
 /// No bound on preemptions.
@@ -35,7 +35,8 @@ const EVERY: Option<usize> = None;
 fn explore(preemptions_max: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions_max;
-    // Each run builds and searches a table: thousands of accesses, few of them with a choice.
+    // Each run builds and searches a table. These are thousands of accesses, few of which can be
+    // ordered differently.
     builder.max_branches = 20_000;
     builder.check(model);
 }
@@ -46,7 +47,7 @@ fn holds(preemptions_max: Option<usize>, model: impl Fn() + Send + Sync + 'stati
     explore(preemptions_max, model);
 }
 
-/// What the threads of a model share.
+/// The state that the threads of a model share.
 trait Scene {
     type Shared;
 
@@ -75,7 +76,7 @@ impl Frame {
         self.put([value; 2]);
     }
 
-    /// Relaxed: the slot's word orders the bytes; that is the claim under test.
+    /// Relaxed: the models check that the slot's word orders these accesses.
     fn put(&self, bytes: [u64; 2]) {
         self.0.iter().zip(bytes).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
@@ -85,15 +86,15 @@ impl Frame {
         [self.0[0].load(Ordering::Relaxed), self.0[1].load(Ordering::Relaxed)]
     }
 
-    /// Reads the bytes, then asks whether they are the page's. Returns the one value that both
-    /// words hold if so.
+    /// Reads the bytes, then calls `is_good`. If they are the page's, returns the value, which both
+    /// words must hold.
     fn believed(&self, is_good: impl FnOnce() -> bool) -> Option<u64> {
         let bytes = self.bytes();
         is_good().then(|| whole(bytes))
     }
 
-    /// Copies the bytes of another frame, then asks whether they were its page's. Returns the value
-    /// if so.
+    /// Copies the bytes of another frame, then calls `is_good`. If they were the page's, returns
+    /// the value.
     fn copied_from(&self, other: &Frame, is_good: impl FnOnce() -> bool) -> Option<u64> {
         let copied = other.bytes();
         self.put(copied);
@@ -112,8 +113,8 @@ fn whole([first, second]: [u64; 2]) -> u64 {
     first
 }
 
-/// P3 step by step: returns the page's bytes, or `None` if the slot did not hold the page,
-/// readable, all the time.
+/// P3 step by step: returns the page's bytes, or `None` if the slot did not hold the page in a
+/// readable state all the time.
 fn read_by_word(slot: Slot<'_>, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     let word = slot.load();
     let is_here = word.readable() && slot.tag() == tag;
@@ -136,8 +137,8 @@ fn way_with(tag: crate::Tag, dirty: bool) -> OneWay {
     way
 }
 
-/// Registrations of waiters that wait by P12, as in the engine: plain memory that the word must
-/// order.
+/// The registrations of waiters (P12), as in the engine: plain memory, accesses to which the slot's
+/// word must order.
 struct Waiters {
     registered: [AtomicBool; 3],
     bells: [Notify; 3],

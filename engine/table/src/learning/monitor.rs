@@ -59,8 +59,8 @@ const RECENT: usize = 64;
 const RECENT_KEEP: f64 = 0.7;
 
 /// The load has changed if, at some size, the miss ratio of the last few periods differs by more
-/// than this number, plus `CHANGED_DEVIATIONS` standard deviations (at most) of a ratio from so few
-/// references.
+/// than this number, plus `CHANGED_DEVIATIONS` times the largest standard deviation that a ratio of
+/// so few references can have.
 const CHANGED: f64 = 0.25;
 const CHANGED_DEVIATIONS: f64 = 4.0;
 
@@ -79,8 +79,8 @@ const BATCH: usize = 256;
 /// Marks an entry as present. An entry holds the 48 bits of a tag above the sample bits, and flags.
 const PRESENT: u64 = 1 << 63;
 
-/// Marks an access to a page that was read ahead. If it misses in a miniature, the miss is not
-/// counted, because read-ahead would have avoided it at any size.
+/// Marks the first request of a page that was read ahead. If it misses in a miniature, the miss is
+/// not counted, because read-ahead would have avoided it at any size.
 const EXPLAINED: u64 = 1 << 62;
 
 /// Estimates the misses of a partition at other sizes; see the head of `monitor.rs`.
@@ -282,8 +282,8 @@ impl Model {
             while taken != end && count < BATCH {
                 let entry = ring.entries[(taken % room) as usize].swap(0, Relaxed);
                 taken = taken.wrapping_add(1);
-                // 0: the thread that took this place has not stored its entry yet. This access is
-                // not counted.
+                // 0: the thread that took this place has not stored its entry yet. The drain passes
+                // the place, and this access is usually lost.
                 if entry & PRESENT != 0 {
                     batch[count] = (Tag(entry << Tag::SAMPLE_BITS), entry & EXPLAINED == 0);
                     count += 1;

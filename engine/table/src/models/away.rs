@@ -19,8 +19,8 @@ impl Cache {
         self.frame(found.index).believed(|| found.slot().unchanged(found.word))
     }
 
-    /// Writes as the engine does: in place, if the page is found, without the lock or with it; else
-    /// into a newly claimed slot.
+    /// Writes as the engine does: in place if the page is found, first without and then with the
+    /// lock; otherwise into a newly claimed slot.
     fn write_or_bring(&self, value: u64) {
         loop {
             let found = self.table.find(PAGE);
@@ -51,7 +51,7 @@ impl Cache {
         true
     }
 
-    /// Returns where the page is, by a look at every slot.
+    /// Looks at every slot, and returns those that hold the page.
     fn slots(&self) -> Vec<(SlotIndex, State, u64)> {
         let mut slots = Vec::new();
         self.table.for_each_page(|_, found| {
@@ -62,7 +62,8 @@ impl Cache {
         slots
     }
 
-    /// Two other pages come in where the page is away, and evict it.
+    /// Brings in two other pages in the set where the page is while it is away, which evicts the
+    /// page.
     fn crowd_out(&self) {
         let other = |number: u64| Tag(self.table.twin_place(PAGE, HERE).0 | number << 32);
         (1..=2).for_each(|number| self.fill(other(number), B, false));
@@ -124,7 +125,7 @@ pub(super) fn write_that_finds_its_page_away() {
     nodes.fill(PAGE, A, false);
     assert!(nodes.switch(HERE));
     let evictor = nodes.spawn(|nodes| nodes.crowd_out());
-    // A reader without a lock may miss it; a thread with the lock finds it or brings it in.
+    // A reader without a lock may miss the page; a thread with the lock finds it or brings it in.
     let guard = nodes.table.lock(PAGE);
     let is_away = guard.find(PAGE).is_some();
     let away = nodes.slots_now();

@@ -127,7 +127,7 @@ fn a_reader_by_the_word_never_sees_half_a_write_and_never_older_bytes_p3_p6_p7()
     holds(Some(5), write_against_word);
 }
 
-/// Newer bytes seen by one kind of read are not followed by older bytes from the other kind.
+/// After one kind of read has returned newer bytes, the other kind does not return older ones.
 #[test]
 fn a_reader_that_switches_between_both_kinds_of_read_never_sees_older_bytes_p3_p7_p13() {
     holds(Some(4), || {
@@ -480,8 +480,8 @@ fn a_waiter_is_woken_at_the_end_of_every_busy_state_p2_p7_p8_p9_p11_p12_p14() {
     }
 }
 
-/// Three threads. The second waiter may find the flag of the first, and the state may end before it
-/// looks again: `wait` once took the flag in a word loaded earlier for its own, and the second
+/// Three threads. The second waiter may find the first one's flag set, and the state may end before
+/// its swap. An earlier `wait` relied on the flag in the word that it had loaded, and the second
 /// waiter was never woken.
 #[test]
 fn a_second_waiter_that_finds_the_firsts_flag_is_woken_too_p12() {

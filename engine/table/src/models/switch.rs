@@ -1,4 +1,4 @@
-//! Every step of the protocols is needed: with the step broken, a model fails.
+//! Shows that every step of the protocols is needed: with the step broken, a model fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;

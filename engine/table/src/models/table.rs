@@ -25,8 +25,8 @@ fn cache(segments: u32) -> Arc<Cache> {
 }
 
 impl Cache {
-    /// Makes sure that the page is resident, by a fill or by `bytes` if it is not. Returns its slot
-    /// if this call brought it in.
+    /// Fills the page with `bytes` if it is not resident. Returns its slot if this call brought it
+    /// in.
     fn bring(&self, me: usize, bytes: u64, dirty: bool) -> Option<SlotIndex> {
         loop {
             let guard = self.table.lock(PAGE);
@@ -236,7 +236,7 @@ fn a_pinned_page_that_moves_leaves_a_snapshot_that_its_last_pin_frees_p4_p5_p9_r
 }
 
 /// Between the two stores of R4 the entry names the new segment while the record still names the
-/// move. `lock` once took the one set for two, and waited for itself.
+/// move. An earlier `lock` then locked the same set twice, and waited for itself.
 #[test]
 fn a_set_is_locked_once_when_the_entry_has_changed_and_the_record_is_still_set_r4() {
     holds(Some(3), || {
@@ -248,8 +248,8 @@ fn a_set_is_locked_once_when_the_entry_has_changed_and_the_record_is_still_set_r
     });
 }
 
-/// Segments are walked in the order of their numbers. A page that moved in the opposite direction
-/// was once missed in both segments, and a sync missed it too.
+/// Segments are walked in the order of their numbers. An earlier walk missed a page that moved in
+/// the opposite direction, in both segments, and so did a sync.
 #[test]
 fn a_walk_visits_a_dirty_page_that_moves_to_a_segment_already_walked_r2() {
     holds(Some(3), || {
@@ -267,7 +267,7 @@ fn a_walk_visits_a_dirty_page_that_moves_to_a_segment_already_walked_r2() {
     });
 }
 
-/// As above, inside one set: a write to a pinned page continues in another way.
+/// As above, inside one set: a write to a pinned page continues in another way of the set.
 #[test]
 fn a_walk_visits_a_dirty_page_that_continues_in_a_way_already_walked_p9() {
     holds(Some(3), || {

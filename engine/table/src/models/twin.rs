@@ -130,7 +130,7 @@ fn no_read_on_any_node_returns_older_bytes_after_a_write_to_a_page_with_a_twin_t
     holds(Some(3), twin_against_write);
 }
 
-/// One reader per node. The readers synchronise with each other only by the order of events.
+/// One reader per node. Nothing but the order of events synchronises the readers.
 #[test]
 fn a_write_that_one_node_has_seen_the_other_sees_too_t5() {
     holds(Some(2), || {

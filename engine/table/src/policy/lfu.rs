@@ -1,10 +1,10 @@
 //! `lfu` and `nrlfu`: the least frequently used page is evicted first (HotStorage '12, section 3).
 //!
-//! The frequency is one byte. It stops at 255, from where on hits of the page store nothing. The
-//! next search for a victim then halves the frequencies of the whole set and of its ghosts. Among
-//! pages of equal frequency, the one whose frequency changed longest ago is evicted. `nrlfu` keeps
-//! the frequencies of evicted pages in ghosts and reinstates them on return; `lfu` starts again at
-//! one.
+//! The frequency is one byte. It stops at 255, so that further hits of a very hot page store
+//! nothing. The next search for a victim then halves the frequencies of the whole set and of its
+//! ghosts. Among pages of equal frequency, the one whose frequency changed longest ago is evicted.
+//! `nrlfu` keeps the frequencies of evicted pages in ghosts and reinstates them on return; `lfu`
+//! starts again at one.
 
 use super::view::{Policy, View, ways_of};
 

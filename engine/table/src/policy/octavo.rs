@@ -6,9 +6,10 @@
 //!
 //! * *density*: expected hits per unit of time from now on, learned from pages of the same history
 //!   and age (Beckmann, Chen, Cidon, "LHD", NSDI '18, with the features of this file);
-//! * *rate*: uses per time since the last one (after Blankstein, Sen, Freedman, "Hyperbolic
-//!   Caching", ATC '17); but a page that was used only once is evicted first, unless it came in
-//!   within the last eighth of a turnover (the small queue of Yang et al., "S3-FIFO", SOSP '23);
+//! * *rate*: the number of uses, divided by the time since the last use (after Blankstein, Sen,
+//!   Freedman, "Hyperbolic Caching", ATC '17); but a page that was used only once is evicted first,
+//!   unless it came in within the last eighth of a turnover (the small queue of Yang et al.,
+//!   "S3-FIFO", SOSP '23);
 //! * *lrfu*: the number of uses, whose weight halves every eight turnovers of the set (Lee et al.,
 //!   SIGMETRICS '99);
 //! * *lfu*: the number of uses; among equals the most recently used page is evicted. Best for
