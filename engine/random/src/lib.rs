@@ -1,6 +1,6 @@
-//! SplitMix64: random numbers that repeat from a seed, for simulations, tests and benchmarks.
+//! SplitMix64: reproducible random numbers from a seed, for simulations, tests and benchmarks.
 //!
-//! The generator is the one of Steele, Lea and Flood ("Fast Splittable Pseudorandom Number
+//! The generator is that of Steele, Lea and Flood ("Fast Splittable Pseudorandom Number
 //! Generators", OOPSLA 2014): a counter and a finaliser. It is fast, passes BigCrush, and its whole
 //! state is one number that a failing test can print. It is not a source of secrets.
 #![forbid(unsafe_code)]
@@ -23,7 +23,8 @@ pub struct Random {
     state: u64,
 }
 
-/// Maps `number` to its successor in the SplitMix64 sequence: a bijection that mixes all 64 bits.
+/// Returns the first number of the SplitMix64 stream of seed `number`: a bijection that mixes all
+/// 64 bits.
 pub const fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(GAMMA);
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -71,8 +72,8 @@ impl Random {
         self.next_u64() & 1 == 1
     }
 
-    /// Returns true with `probability`. Always draws one number, so that changing a probability
-    /// leaves later draws alone.
+    /// Returns true with `probability`. Always draws exactly one number, so that a changed
+    /// probability does not change the later draws.
     pub const fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
@@ -85,7 +86,7 @@ impl Random {
     /// Returns one of `choices`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `choices` is empty.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
@@ -101,10 +102,10 @@ impl Random {
     }
 }
 
-/// Runs `test` with each of `seeds`. A panic prints the seed that repeats it.
+/// Runs `test` with each of `seeds`. If the test panics, prints the seed that reproduces the panic.
 ///
-/// The environment variable `OCTAVO_SEED` names the only seed to run instead, `OCTAVO_SEEDS` how
-/// many seeds to run, from the first on.
+/// The environment variable `OCTAVO_SEED` replaces `seeds` by a single seed. `OCTAVO_SEEDS` sets
+/// the number of seeds to run, starting with the first of `seeds`.
 ///
 /// # Panics
 /// If one of the variables is not a number.

@@ -1,36 +1,38 @@
-//! The target of each partition: promises first, then the memory that saves misses, then the rest.
+//! Computes the target of each partition in three steps: promises (`min`, `low`), then memory that
+//! saves misses, then the rest.
 //!
-//! The worth of memory is taken from the curves themselves. Their slopes alone would starve a loop
-//! that is a little larger than its share: no single step helps it, but all of them together do.
-//! Few partitions ([`Pace::exact_max`]) share by dynamic programming over [`CHUNKS`] pieces of the
-//! memory, which is exact for these pieces. Many share by look-ahead (Qureshi, Patt, "Utility-Based
-//! Cache Partitioning", MICRO '06): repeatedly, the stretch of growth that saves most misses per
-//! byte is granted, however long it is.
+//! The worth of memory is computed from whole curves, and not from their slopes. By slopes, a loop
+//! that is a little larger than its share would starve: no single step of growth helps it, but all
+//! steps together do. Up to [`Pace::exact_max`] partitions share by dynamic programming over
+//! [`CHUNKS`] pieces of the memory, which is exact for these pieces. More partitions share by
+//! look-ahead (Qureshi, Patt, "Utility-Based Cache Partitioning", MICRO '06): again and again, the
+//! stretch of growth that saves most misses per byte is granted, however long it is.
 
 use crate::limits::WEIGHT_DEFAULT;
 use crate::spread::{spread, whole};
 use crate::state::{Leaf, Pace, State, Trend};
 
-/// Number of pieces into which dynamic programming divides the memory. Rounding to granules leaves
-/// 128 to 256 pieces, fewer only if the memory has fewer granules.
+/// Maximum number of pieces into which dynamic programming divides the memory. Because pieces are
+/// whole granules, there are 128 to 256 of them, or fewer if the memory has fewer granules.
 const CHUNKS: u64 = 256;
 
-/// The share of all misses that a move of all memory must save ([`Pace::inertia`]) is `NOISE` times
-/// the relative error of the samples, which is one divided by the square root of all sampled pages.
-/// It is at least `INERTIA_LEAST`, because loads change too.
+/// The inertia is the share of all misses that a move of all memory must save. It is `NOISE` times
+/// the relative error of the samples, which is one divided by the square root of the number of all
+/// sampled pages. It is at least `INERTIA_LEAST`, because loads change too, and at most
+/// [`Pace::inertia`].
 const NOISE: f64 = 1.6;
 const INERTIA_LEAST: f64 = 0.02;
 
-/// The partitions and groups of a state, while memory is allocated to them.
+/// The partitions and groups of a state, with the memory allocated to them so far.
 pub(crate) struct Tree<'s> {
     state: &'s State,
-    /// Bytes allocated to each; a group's include those of its members.
+    /// Bytes allocated to each node; a group's include those of its members.
     sizes: Vec<u64>,
     leaves: Vec<usize>,
     granule: u64,
 }
 
-/// The limit to keep.
+/// The limit that an allocation must keep.
 #[derive(Clone, Copy, PartialEq)]
 enum Ceiling {
     High,
@@ -71,14 +73,14 @@ impl<'s> Tree<'s> {
         self.ceiling(node, Ceiling::Max)
     }
 
-    /// Returns a node and the groups that it is in.
+    /// Returns a node and the groups above it, innermost first.
     pub fn above(&self, node: usize) -> impl Iterator<Item = usize> + use<'s> {
         let state = self.state;
         std::iter::successors(Some(node), move |node| state.nodes[*node].parent)
     }
 
-    /// Returns how much a partition may still get: the least of its own room and that of the groups
-    /// above it.
+    /// Returns the bytes that a partition may still get: the minimum of its own room and that of
+    /// the groups above it.
     fn room(&self, leaf: usize, which: Ceiling) -> u64 {
         self.above(leaf)
             .map(|node| self.ceiling(node, which).saturating_sub(self.sizes[node]))
@@ -96,7 +98,8 @@ impl<'s> Tree<'s> {
     }
 
     /// Distributes up to `budget` bytes among the partitions `among`, by `weight`. Each partition
-    /// grows at most to its size by `to`, and only as far as the groups above have room.
+    /// grows at most to the size that `to` returns for it, and only as far as the groups above it
+    /// have room.
     fn raise(
         &mut self,
         among: &[usize],
@@ -106,7 +109,7 @@ impl<'s> Tree<'s> {
         budget: u64,
     ) {
         let mut budget = budget;
-        // If a group has no room for all that its members were to get, the next turn offers the
+        // If a group has no room for all that its members should get, the next iteration offers the
         // rest to the other partitions.
         for _ in 0..8 {
             let room: Vec<u64> = among
@@ -128,7 +131,7 @@ impl<'s> Tree<'s> {
     }
 
     fn weight(&self, leaf: usize) -> u64 {
-        // The weight of a group multiplies those of its members.
+        // The weight of a group multiplies the weights of its members.
         self.above(leaf).fold(1_000_000u64, |weight, node| {
             (weight as u128 * u128::from(self.state.nodes[node].limits.weight) / u128::from(WEIGHT_DEFAULT))
                 .clamp(1, 1 << 40) as u64
@@ -142,12 +145,12 @@ impl<'s> Tree<'s> {
 
     /// Keeps the promises: a granule for each partition, then `min`, then `low` (each for
     /// partitions before groups), then up to half a share by weight for each used partition whose
-    /// curve has too few references. If memory does not suffice for all partitions' `min` or `low`,
-    /// all get the same share of what they lack.
+    /// curve has too few references. If memory does not suffice for every partition's `min` (or
+    /// `low`), each partition gets the same fraction of what it lacks.
     pub fn keep_promises(&mut self) {
         let all = self.leaves.clone();
         for leaf in &all {
-            // Even if there is not enough: a partition always has a granule.
+            // A partition always has a granule, even if that exceeds the total.
             self.give(*leaf, self.granule);
         }
         for low in [false, true] {
@@ -155,16 +158,16 @@ impl<'s> Tree<'s> {
                 let limits = &tree.state.nodes[node].limits;
                 if low { limits.low_bytes.max(limits.min_bytes) } else { limits.min_bytes }
             };
-            // 1. The partitions' own.
+            // 1. The promises to partitions.
             let to: Vec<u64> = (0..self.sizes.len())
-                // At most the total: a promise may be as large as `u64::MAX`.
+                // Bounded by the total, because a promise may be as large as `u64::MAX`.
                 .map(|node| whole(promise(self, node).min(self.state.total_bytes), self.granule))
                 .collect();
             let lacks: Vec<u64> =
                 self.sizes.iter().zip(&to).map(|(size, to)| to.saturating_sub(*size)).collect();
             self.raise(&all, |leaf| lacks[leaf], |leaf| to[leaf], Ceiling::Max, self.left());
-            // 2. The groups', innermost first: the part that the members' own promises leave is
-            //   shared among them by weight.
+            // 2. The promises to groups, innermost first: the part that the members' own promises
+            //   do not use is shared among them by weight.
             for group in (0..self.sizes.len()).rev().filter(|node| self.state.nodes[*node].leaf.is_none()) {
                 let lack = to[group].saturating_sub(self.sizes[group]).min(self.left());
                 if lack > 0 {
@@ -190,7 +193,7 @@ impl<'s> Tree<'s> {
     }
 
     /// Gives memory, up to `high`, to the partitions where it saves most misses. Memory that stays
-    /// where it is has an advantage, the inertia.
+    /// where it is has an advantage: a move must save as many misses as the inertia demands.
     pub fn share_by_use(&mut self, pace: &Pace) {
         let left = self.left();
         let misses: f64 = self.leaves.iter().map(|leaf| self.worth(*leaf).now()).sum();
@@ -206,7 +209,7 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Returns the inertia that the samples justify, at most `most`.
+    /// Returns the inertia for the samples' error, at most `most`.
     fn inertia(&self, most: f64) -> f64 {
         let leaves = self.leaves.iter().filter_map(|leaf| self.state.nodes[*leaf].leaf.as_ref());
         let sampled_pages: f64 = leaves.map(|leaf| leaf.sampled_pages).sum();
@@ -257,8 +260,8 @@ impl<'s> Tree<'s> {
     fn share_ahead(&mut self, mut left: u64, drag: Drag) {
         let mut offers: Vec<(f64, u64)> =
             self.leaves.iter().map(|leaf| self.offer(*leaf, left, drag)).collect();
-        // Each turn reaches a known size of a curve, or fills a partition or one of its groups:
-        // there are not many more turns than points.
+        // Each iteration reaches a known size of a curve, or fills a partition or one of its
+        // groups. So there are not many more iterations than points.
         let most =
             self.leaves.iter().map(|leaf| self.worth(*leaf).of.curve.points().count() + 3).sum::<usize>() * 2;
         for _ in 0..most {
@@ -271,12 +274,13 @@ impl<'s> Tree<'s> {
                 self.give(leaf, bytes);
                 left -= bytes;
             }
-            // Its next offer, or the rest of this one after others were served.
+            // The partition's next offer, or what is left of this one after others were served.
             offers[best] = self.offer(leaf, left, drag);
         }
     }
 
-    /// Returns the stretch of growth that saves most per byte, and its length in whole granules.
+    /// Returns the misses per byte that a partition's best stretch of growth saves, and the length
+    /// of that stretch in bytes, in whole granules.
     fn offer(&self, leaf: usize, left: u64, drag: Drag) -> (f64, u64) {
         let worth = self.worth(leaf);
         let base = self.sizes[leaf];
@@ -293,9 +297,9 @@ impl<'s> Tree<'s> {
             .unwrap_or((0.0, 0))
     }
 
-    /// Distributes the memory that saves no misses. First, partitions keep what they have, up to
-    /// `high`. The rest is shared by weight among all partitions that were ever used (among all, if
-    /// none was), up to `high`; if memory is still left, up to `max`.
+    /// Distributes the memory that saves no misses. First, partitions keep the memory that they
+    /// have, up to `high`. The rest is shared by weight among all partitions that were ever used
+    /// (among all, if none was): up to `high` first, and then up to `max`.
     pub fn leave_the_rest(&mut self) {
         let all = self.leaves.clone();
         let (state, granule, weights) = (self.state, self.granule, self.weights());
@@ -331,8 +335,8 @@ impl Worth<'_> {
         self.weight * self.of.curve.misses_at(self.of.current_bytes)
     }
 
-    /// Returns the worth of a size: fewer misses are better, and every byte that comes or goes
-    /// costs something.
+    /// Returns the worth of a size: minus its weighted misses, minus the cost of each byte by which
+    /// it differs from the current size.
     fn at(&self, bytes: u64, drag: Drag) -> f64 {
         let current = self.of.current_bytes;
         let turns = match self.of.trend {
@@ -356,10 +360,11 @@ struct Dealt {
 }
 
 enum How {
-    /// A partition, and the number of chunks that it takes, indexed by the number that it is given.
+    /// A partition, and the number of chunks that it uses, indexed by the number of chunks that it
+    /// is given.
     Partition(usize, Vec<u16>),
-    /// The members, each with the number of chunks that it gets. That number is indexed by the
-    /// number of chunks left after the members behind it in the list were served.
+    /// The members, each with the number of chunks that it gets, indexed by the number of chunks
+    /// that are left after the members behind it in the list were served.
     Group(Vec<(Dealt, Vec<u16>)>),
 }
 

@@ -1,48 +1,49 @@
-//! A miss curve: how many misses a partition would have had at which size.
+//! A miss curve: the number of misses that a partition would have had at each size.
 
-/// Limits of stretching a curve: up to a quarter, in steps of two percent. Each step costs this
-/// share of all references and must explain more.
+/// A curve is stretched by up to a quarter, in steps of two percent. Each step of change must bring
+/// the curve closer to the real misses by more than `STRETCH_COST` of all references.
 const STRETCH_STEP: f64 = 0.02;
 const STRETCH_MAX: i32 = 12;
 const STRETCH_COST: f64 = 0.0005;
 
-/// Factor per period of a stretch that no misses support or contradict.
+/// Factor by which a stretch decays per period where the misses neither support nor contradict it.
 const STRETCH_KEEP: f64 = 0.8;
 
 /// Error of a curve's sizes that comes from the choice of sampled pages, as a multiple of the error
-/// of independent draws. It is larger because the sets of a miniature fill unevenly, and its policy
-/// learns from less.
+/// of independent draws. It is larger than that because the sets of a miniature fill unevenly, and
+/// because its policy learns from fewer accesses.
 const UNCERTAINTY: f64 = 1.8;
 const UNCERTAINTY_MAX: f64 = 0.7;
 
-/// Stretches in standard deviations, with their weights: together they have the spread of a normal
+/// Stretches in standard deviations, with their weights, which together approximate a normal
 /// distribution.
 const SPREAD: [(f64, f64); 4] = [(-1.6, 1.0 / 6.0), (-0.6, 1.0 / 3.0), (0.6, 1.0 / 3.0), (1.6, 1.0 / 6.0)];
 
-/// Weight of ghost hits, in pages of the sample. A sample errs by the choice of its pages, the less
-/// the more there are. A larger partition would not have kept all pages that have ghosts, and would
-/// have kept some that have none, regardless of the size of the sample.
+/// Weight of the evidence from ghost hits: it counts as much as this number of sampled pages. The
+/// error of a sample falls with its number of pages. The error of ghost hits does not: a larger
+/// partition would not have kept all pages that have ghosts, and would have kept some that have
+/// none.
 const RETURNS_WEIGHT: f64 = 16.0;
 
-/// What a partition really saw, over the window of its curve.
+/// The misses that a partition really had, over the window of its curve.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Its size in bytes.
+    /// The partition's size in bytes.
     pub bytes: u64,
-    /// Number of its misses.
+    /// Number of misses.
     pub misses: f64,
     /// Number of these misses whose page had a ghost.
     pub returns: f64,
-    /// A size in bytes that would have kept the pages with ghosts; its own size if the policy has
-    /// no ghosts.
+    /// The size in bytes that would have kept the pages with ghosts; equal to `bytes` if the policy
+    /// has no ghosts.
     pub reach_bytes: u64,
     /// Number of sampled pages per byte of size; 0 if unknown.
     pub sampled_per_byte: f64,
 }
 
-/// How far a curve was stretched last. The error of a sample stays the same as long as the load
-/// does, but where a curve is flat the misses do not reveal it. Without this memory, a partition
-/// that shrank to a flat part lost what it had learned on the steep part, grew again, and so on.
+/// The last stretch of a curve. The error of a sample stays the same while the load does, but where
+/// the curve is flat the misses do not reveal the error. Without this memory, a partition that
+/// shrank to a flat part forgot the error that the steep part had revealed, grew again, and so on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stretch(f64);
 
@@ -54,20 +55,21 @@ impl Stretch {
     }
 }
 
-/// Misses by size. More memory never misses more: a sample that says otherwise is levelled.
+/// Misses by size. Misses never rise with the size: where the points of a sample rise, the curve is
+/// flat instead.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
     /// Sizes in bytes, rising.
     sizes: Vec<u64>,
     /// Misses at each size, falling.
     misses: Vec<f64>,
-    /// Misses without any memory: all references.
+    /// Misses at size 0: all references.
     references: f64,
 }
 
 impl Curve {
-    /// Creates a curve from the references and pairs of bytes and misses, sizes rising; of points
-    /// at one size the first counts.
+    /// Creates a curve from the number of references and pairs of bytes and misses, sizes rising.
+    /// Of several points at the same size, the first counts.
     pub fn new(references: f64, points: impl IntoIterator<Item = (u64, f64)>) -> Curve {
         let mut curve = Curve { references: references.max(0.0), ..Curve::default() };
         let mut least = curve.references;
@@ -89,7 +91,7 @@ impl Curve {
         self
     }
 
-    /// Returns the references: the misses without any memory.
+    /// Returns the number of references, which is the number of misses at size 0.
     pub fn references(&self) -> f64 {
         self.references
     }
@@ -99,8 +101,8 @@ impl Curve {
         self.sizes.iter().copied().zip(self.misses.iter().copied())
     }
 
-    /// Returns the curve corrected by what the partition really saw. The stretch is kept for the
-    /// next time.
+    /// Returns the curve corrected by the misses that the partition really had. Updates `stretch`,
+    /// which the next call uses.
     pub fn fitted(&self, seen: &Seen, stretch: &mut Stretch) -> Curve {
         if self.references <= 0.0 {
             return self.clone();
@@ -108,9 +110,10 @@ impl Curve {
         self.stretched(seen.bytes, seen.misses, stretch).blurred(seen.sampled_per_byte).checked(seen)
     }
 
-    /// Returns the curve with its sizes stretched so that it gives the misses really seen at a
-    /// size. A sample of a loop may have a tenth too many or too few of its pages, and then its
-    /// cliff is a tenth too far to one side; the real misses tell to which side.
+    /// Returns the curve with its sizes stretched so that, at the size `bytes`, it gives the misses
+    /// that were really seen. A sample of a loop may contain a tenth too many or too few of the
+    /// loop's pages. The cliff of the curve is then a tenth too far to one side, and the real
+    /// misses show to which side.
     fn stretched(&self, bytes: u64, misses: f64, last: &mut Stretch) -> Curve {
         let stretched = |step: f64| (step * STRETCH_STEP).exp();
         let error = |step: f64| {
@@ -125,9 +128,10 @@ impl Curve {
         Curve::new(self.references, points)
     }
 
-    /// Returns the expected misses at each size: the mean over all stretches that the sample cannot
-    /// distinguish. By the curve itself a loop would get exactly what its sample says, which is too
-    /// little half of the time, and memory would move for cliffs that lie elsewhere.
+    /// Returns the expected misses at each size: the mean over stretches that the sample cannot
+    /// distinguish. By the curve itself a loop would get exactly the size that its sample says,
+    /// which is too little half of the time, and memory would move for cliffs that are really
+    /// elsewhere.
     fn blurred(&self, sampled_per_byte: f64) -> Curve {
         if sampled_per_byte <= 0.0 {
             return self.clone();
@@ -138,14 +142,15 @@ impl Curve {
             let misses = |stretch: f64| self.misses_at((bytes as f64 * (stretch * deviation).exp()) as u64);
             SPREAD.iter().map(|(stretch, weight)| weight * misses(*stretch)).sum::<f64>()
         };
-        // Sizes lie a fifth apart, more than the error of a larger sample.
+        // The sizes of a curve are a fifth apart, which is more than the error of a larger sample.
+        // So points are added in between.
         let sizes = self.sizes.iter().flat_map(|bytes| [0, 1, 2].map(|part| bytes + bytes / 16 * part));
         Curve::new(self.references, sizes.map(|bytes| (bytes, expected(bytes))))
     }
 
     /// Returns the curve moved towards the misses seen at the current size, and its gain from more
-    /// memory moved towards the pages that returned. A sample of few pages may lack those that
-    /// matter: then it shows no gain where there is much, and no stretch changes that.
+    /// memory moved towards the pages that returned. A sample of few pages may lack the pages that
+    /// matter. It then shows no gain where there is much gain, and no stretch changes that.
     fn checked(&self, seen: &Seen) -> Curve {
         let Seen { bytes: here, reach_bytes: there, misses, returns, sampled_per_byte } = *seen;
         if there <= here {
@@ -164,7 +169,7 @@ impl Curve {
             } else if bytes >= there {
                 misses + told - saved
             } else if told * 10.0 > saved {
-                // The form of the curve is kept, as long as it has one.
+                // The curve's shape is kept, unless the curve is almost flat.
                 at.0 + lift - saved * (at.0 + lift - misses) / told
             } else {
                 at.0 + lift - saved * (bytes - here) as f64 / (there - here) as f64

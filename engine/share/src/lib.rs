@@ -16,7 +16,7 @@
 //!     leaf: Some(Leaf { current_bytes: 50 << 20, curve, ..Leaf::default() }),
 //!     ..Node::default()
 //! };
-//! // The first partition misses 900 of 1000 references in 50 MiB and none in 80 MiB.
+//! // Of 1000 references, the first partition misses 900 with 50 MiB and none with 80 MiB.
 //! let steep = Curve::new(1000.0, [(50 << 20, 900.0), (80 << 20, 0.0)]);
 //! let flat = Curve::new(1000.0, [(50 << 20, 900.0)]);
 //! let state = State {

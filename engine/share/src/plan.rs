@@ -15,9 +15,9 @@ pub struct Resize {
 
 impl State {
     /// Returns the size in bytes that each node should have, indexed as [`State::nodes`]; a group's
-    /// is the sum of its members'. Each partition gets at least a granule and its `min`, and at
-    /// most its own `max` and what the groups above it allow. The sum is at most the total, unless
-    /// the granules and `min` sizes alone exceed it.
+    /// is the sum of its members'. Each partition gets at least a granule and, as far as the total
+    /// suffices, its `min`; it gets at most its own `max` and what the groups above it allow. The
+    /// sum is at most the total, unless a granule for each partition is already more.
     pub fn targets(&self, pace: &Pace) -> Vec<u64> {
         let mut tree = Tree::new(self);
         tree.keep_promises();

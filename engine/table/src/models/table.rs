@@ -25,8 +25,8 @@ fn cache(segments: u32) -> Arc<Cache> {
 }
 
 impl Cache {
-    /// Fills the page with `bytes` if it is not resident. Returns its slot if this call brought it
-    /// in.
+    /// Makes sure that the page is resident: waits for its fill, or fills it with `bytes`. Returns
+    /// its slot if this call brought it in.
     fn bring(&self, me: usize, bytes: u64, dirty: bool) -> Option<SlotIndex> {
         loop {
             let guard = self.table.lock(PAGE);
