@@ -3,7 +3,7 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The most receivers of a node.
+/// Maximum number of receivers of a node.
 pub const RECEIVERS_MAX: u32 = 64;
 
 pub(crate) struct Bell {
@@ -15,22 +15,22 @@ impl Bell {
         Bell { asleep: AtomicU64::new(0) }
     }
 
-    /// Sets the receiver's bit: it is about to sleep. The caller issues the fence.
+    /// Sets the bit of a receiver that is about to sleep. The caller issues the fence of M4.
     pub fn announce(&self, receiver: u32) {
         assert!(receiver < RECEIVERS_MAX, "receiver {receiver} is not below {RECEIVERS_MAX}");
         self.asleep.fetch_or(1 << receiver, Ordering::Relaxed);
     }
 
-    /// Clears the receiver's bit: it does not sleep. A sender may have cleared the bit already.
+    /// Clears the bit of a receiver that is awake. A sender may already have cleared it.
     pub fn withdraw(&self, receiver: u32) {
         self.asleep.fetch_and(!(1 << receiver), Ordering::Relaxed);
     }
 
-    /// Clears one bit and returns its receiver, if any receiver sleeps. The caller issues the
-    /// fence.
+    /// Clears one bit and returns its receiver, if any receiver sleeps. The caller issues the fence
+    /// of M4.
     pub fn take(&self) -> Option<u32> {
-        // Repeats only when another sender has taken the same bit, at most 64 times: there are 64
-        // bits.
+        // Repeats only if another sender has taken the same bit, or its receiver has withdrawn it,
+        // in between.
         loop {
             let asleep = self.asleep.load(Ordering::Relaxed);
             if asleep == 0 {

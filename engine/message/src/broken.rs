@@ -1,8 +1,8 @@
-//! Switches that break one step of the protocol each, so that tests can show that the model
+//! Switches that each break one step of the protocol, so that tests can show that the model
 //! checkers notice.
 //!
-//! The switches exist only under `--cfg loom` and `--cfg shuttle`. In every other build `is` is the
-//! constant `false` and costs nothing.
+//! The switches can be set only under `--cfg loom` and `--cfg shuttle`. In every other build `is`
+//! is the constant `false` and costs nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -23,7 +23,7 @@ pub enum Step {
     SleepWithoutLook,
     /// M5: leave out the sender's look at the flag.
     SendIgnoresClosing,
-    /// M5: let a receiver look at the queues first, and then at the flag.
+    /// M5: let a receiver look at the queues before it looks at the flag.
     LookBeforeClosing,
 }
 

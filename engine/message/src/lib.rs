@@ -1,32 +1,32 @@
-//! [`Exchange`]: messages between nodes. Each ordered pair of nodes has a bounded queue, and each
-//! node a bell for its sleeping receivers.
+//! [`Exchange`]: bounded message queues between NUMA nodes. Each ordered pair of nodes has a queue,
+//! and each node has a bell, which records its sleeping receivers.
 //!
-//! Any thread of a node sends, and any thread of another node receives. A message is an owned value
-//! (the engine's is a box of requests that travels there and back), so its owner has exclusive
-//! access. The protocol:
+//! Any thread of one node may send to another node, and any thread of that node may receive. A
+//! message is an owned value, so its owner has exclusive access. (The engine's messages are boxes
+//! of requests that travel to another node and back.) The protocol:
 //!
 //! - **M1** A message has one owner at a time: the sender, a place of a queue, or a receiver. Each
-//!   owner sees the writes of the previous one.
-//! - **M2** A sender takes the place behind the last by compare-and-swap, if the place's turn says
-//!   that it is free in this round. It writes the message and publishes it by the turn, with
-//!   release. A full queue *refuses*: the sender gets its message back, and no thread waits for
-//!   space.
-//! - **M3** A receiver takes the first place by compare-and-swap, if its turn says (acquire) that
-//!   it holds a message. It takes the message and frees the place for the next round by the turn,
-//!   with release.
+//!   owner sees the writes of the previous owner.
+//! - **M2** A sender takes the next place to write by compare-and-swap, if the place's *turn* (its
+//!   sequence number) says that it is free in this round. The sender writes the message and
+//!   publishes it by changing the turn, with release. A full queue *refuses* a message: the sender
+//!   gets it back, and no thread waits for space.
+//! - **M3** A receiver takes the next place to read by compare-and-swap, if the place's turn,
+//!   loaded with acquire, says that it holds a message. The receiver takes the message and frees
+//!   the place for the next round by changing the turn, with release.
 //! - **M4** An idle receiver *announces* itself by a bit of its node's bell, then looks at all
-//!   queues to its node once more, and only then sleeps. A sender that has published looks at the
-//!   bell, clears one bit, and wakes that receiver. A sequentially consistent fence lies between
-//!   announcing and looking, and between publishing and looking, so at least one of the two threads
-//!   sees the other.
-//! - **M5** *Closing* sets a flag. A receiver ends when it has seen the flag and *then*, behind a
-//!   fence, found the queues empty. A sender looks at the flag after it has published, behind the
-//!   fence of M4. Either a receiver still takes the message, or the sender sees the flag and
+//!   queues to its node once more, and sleeps only if they are empty. A sender that has published a
+//!   message looks at the bell, clears one bit, and wakes that bit's receiver. Both threads have a
+//!   sequentially consistent fence: the receiver between announcing and looking, the sender between
+//!   publishing and looking. So at least one of the two sees what the other has written.
+//! - **M5** *Closing* sets a flag. A receiver ends when it has seen the flag and *then*, after a
+//!   fence, found the queues empty. A sender looks at the flag after it has published, and after
+//!   the fence of M4. Either a receiver still takes the message, or the sender sees the flag and
 //!   empties the queue itself.
 //!
-//! So no message is lost, and no thread waits for space. Two nodes that send to each other through
-//! full queues both get their messages back, and execute those requests themselves. Not here: the
-//! meaning of messages, how a thread sleeps and wakes up, threads.
+//! So no message is lost, and no thread waits for space. If two nodes send to each other while both
+//! queues are full, both get their messages back and execute those requests themselves. Not here:
+//! the meaning of messages, threads, and how a thread sleeps and is woken.
 //!
 //! # Examples
 //! ```
@@ -49,7 +49,7 @@ use sync::atomic::{AtomicBool, Ordering, fence};
 
 pub use bell::RECEIVERS_MAX;
 
-/// The queues between some nodes.
+/// The queues between all pairs of nodes, and the nodes' bells.
 pub struct Exchange<T> {
     nodes: usize,
     /// The queue from node `from` to node `to` has index `from * nodes + to`.
@@ -65,7 +65,7 @@ pub enum Received<T> {
     Message(T),
     /// No message is available now.
     Nothing,
-    /// No message is available, and the exchange is closed: senders handle later messages
+    /// No message is available, and the exchange is closed. Senders handle any later message
     /// themselves (M5).
     Closed,
 }
@@ -73,13 +73,13 @@ pub enum Received<T> {
 /// The result of [`Exchange::send`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent<T> {
-    /// The message is in its queue. If a receiver's number is given, that receiver sleeps, and the
-    /// caller must wake it.
+    /// The message is in its queue. If the value is `Some`, the receiver with that number sleeps,
+    /// and the caller must wake it.
     Delivered(Option<u32>),
-    /// The queue is full or the exchange is closed. The message comes back.
+    /// The queue is full or the exchange is closed. The message is returned.
     Refused(T),
-    /// The message is in its queue, and the exchange is closed. Possibly no receiver will take it,
-    /// so the caller must receive from the queue until it is empty (M5).
+    /// The message is in its queue, but the exchange is closed. Perhaps no receiver will take the
+    /// message, so the caller must receive from the queue until it is empty (M5).
     Orphaned,
 }
 
@@ -105,7 +105,7 @@ impl<T> Exchange<T> {
 
     /// Sends a message from one node to another (M2, M4, M5). Never blocks.
     pub fn send(&self, from: usize, to: usize, message: T) -> Sent<T> {
-        // Relaxed: a hint. The look below decides.
+        // Relaxed: a hint. The second load, after the fence, decides.
         if self.closed.load(Ordering::Relaxed) {
             return Sent::Refused(message);
         }
@@ -129,11 +129,11 @@ impl<T> Exchange<T> {
         (0..self.nodes).find_map(|at| self.rings[(turn + at) % self.nodes * self.nodes + to].pop())
     }
 
-    /// Receives like `receive`, and also reports the end, for receivers that run until the exchange
-    /// closes (M5).
+    /// Receives a message like `receive`, and also reports when the exchange is closed and empty,
+    /// for receivers that run until then (M5).
     pub fn take(&self, to: usize, turn: usize) -> Received<T> {
         let closed = self.is_closed() && !broken::is(broken::Step::LookBeforeClosing);
-        // Pairs with the fence in `send`: if a sender has not seen the flag, the look below sees
+        // Pairs with the fence in `send`: if a sender has not seen the flag, `receive` below sees
         // its message.
         if closed {
             fence(Ordering::SeqCst);
@@ -147,14 +147,15 @@ impl<T> Exchange<T> {
         }
     }
 
-    /// Returns whether the queues to node `to` seem empty. A hint, unless ordered by a fence (M4).
+    /// Returns whether the queues to node `to` seem empty. The answer is a hint, unless a fence
+    /// orders it (M4).
     pub fn is_empty(&self, to: usize) -> bool {
         (0..self.nodes).all(|from| self.rings[from * self.nodes + to].is_empty())
     }
 
-    /// M4: announces a receiver of node `to` and looks once more. Returns true if the receiver may
-    /// sleep until it is woken; it then calls `wake_up`. Returns false if there is a message or the
-    /// exchange is closed.
+    /// M4: announces a receiver of node `to` and looks at its queues once more. Returns true if the
+    /// receiver may sleep; it calls `wake_up` after its sleep. Returns false if there is a message
+    /// or the exchange is closed.
     ///
     /// # Panics
     /// If `receiver` is not below [`RECEIVERS_MAX`].
@@ -175,8 +176,8 @@ impl<T> Exchange<T> {
         self.bells[to].withdraw(receiver);
     }
 
-    /// Returns a sleeping receiver of node `to`, which the caller must wake, if there is one. For
-    /// work that does not come through a queue.
+    /// Returns a sleeping receiver of node `to`, if there is one. The caller must wake it. For work
+    /// that does not come through a queue.
     pub fn rouse(&self, to: usize) -> Option<u32> {
         fence(Ordering::SeqCst);
         self.bells[to].take()

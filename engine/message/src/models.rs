@@ -10,8 +10,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::broken::{Step, set};
 use crate::{Exchange, Received, Sent};
 
-/// Models of the whole protocol hold this lock shared, models with a broken step exclusively,
-/// because the process has only one switch.
+/// Models of the whole protocol hold this lock shared; models with a broken step hold it
+/// exclusively, because the process has only one switch.
 static SWITCH: RwLock<()> = RwLock::new(());
 
 fn explore(preemptions_max: Option<usize>, model: fn()) {
@@ -25,7 +25,8 @@ fn holds(preemptions_max: Option<usize>, model: fn()) {
     explore(preemptions_max, model);
 }
 
-/// What became of messages, each of which must be done exactly once, and a bed for one receiver.
+/// The shared state of a model: which messages were handled, each of which must be handled exactly
+/// once, and the place where one receiver sleeps.
 struct Scene {
     exchange: Exchange<usize>,
     done: [AtomicUsize; 6],
@@ -73,13 +74,14 @@ impl Scene {
         while self.receive(to) {}
     }
 
-    /// Asserts that the first `count` messages are done.
+    /// Asserts that the first `count` messages were handled.
     fn handled(&self, count: usize) {
         (0..count).for_each(|n| assert_eq!(self.done[n].load(Ordering::Relaxed), 1, "message {n}"));
     }
 }
 
-/// M1 to M3: two senders and a receiver that takes at most one message. The end takes the others.
+/// M1 to M3: two senders and a receiver that takes at most one message. The other messages are
+/// taken at the end.
 fn two_senders_and_a_receiver() {
     let scene = Scene::new();
     let senders = [0, 1].map(|number| scene.spawn(move |scene| _ = scene.send(0, 1, number)));
@@ -89,7 +91,7 @@ fn two_senders_and_a_receiver() {
     scene.handled(2);
 }
 
-/// M2, M3 over several rounds: a sender writes a place again that its receiver may still read.
+/// M2, M3 over several rounds: a sender reuses a place that a receiver may still be reading.
 fn a_queue_that_goes_round() {
     let scene = Scene::new();
     let receiver = scene.spawn(|scene| (0..2).for_each(|_| _ = scene.receive(1)));

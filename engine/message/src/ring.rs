@@ -1,8 +1,9 @@
 //! [`Ring`]: a bounded queue for many senders and many receivers (Dmitry Vyukov's). Each place has
-//! its own turn, so neither side waits for the other's counter.
+//! its own turn (sequence number), so neither side waits for the other's counter.
 //!
-//! Protects each place: only the sender that took it writes it, and only the receiver that took it
-//! reads it (M2, M3 in `lib.rs`). A place fills whole cache lines, so neighbours do not contend.
+//! The ring protects each place: only the sender that took the place writes it, and only the
+//! receiver that took it reads it (M2, M3 in `lib.rs`). A place fills whole cache lines, so
+//! neighbouring places do not contend.
 
 use std::mem::MaybeUninit;
 
@@ -14,8 +15,8 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// One place of the queue. It has a new number in each round. It is free if `turn` equals its
-/// number in the current round, and full if `turn` is one more.
+/// One place of the queue. It has a new number in each round of the ring. The place is free if
+/// `turn` equals its number in the current round, and full if `turn` is that number plus one.
 #[repr(align(64))]
 struct Place<T> {
     turn: AtomicUsize,
@@ -58,10 +59,10 @@ impl<T> Ring<T> {
     /// Adds a message (M2). Returns it if the queue is full.
     pub fn push(&self, message: T) -> Result<(), T> {
         let mut number = self.tail.0.load(Ordering::Relaxed);
-        // Repeats only when another sender took the place.
+        // Repeats only if another sender took the place.
         loop {
             let place = self.place(number);
-            // Acquire: pairs with `pop`, which has taken the place's last message.
+            // Acquire: pairs with `pop`, which has taken the place's previous message.
             let turn = place.turn.load(Ordering::Acquire);
             let is_free = turn == number || is(Step::SendIntoFull);
             if !is_free && turn.wrapping_sub(number) as isize >= 0 {
@@ -92,7 +93,7 @@ impl<T> Ring<T> {
     /// Takes the first message, if there is one (M3).
     pub fn pop(&self) -> Option<T> {
         let mut number = self.head.0.load(Ordering::Relaxed);
-        // Repeats only when another receiver took the place.
+        // Repeats only if another receiver took the place.
         loop {
             let place = self.place(number);
             // Acquire: pairs with `push`.
@@ -131,7 +132,7 @@ impl<T> Ring<T> {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // A model checker that unwinds its threads allows no further accesses.
+        // While a model checker unwinds its threads, it allows no accesses.
         if cfg!(any(loom, shuttle)) && std::thread::panicking() {
             return;
         }

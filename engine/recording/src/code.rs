@@ -1,10 +1,11 @@
-//! The bytes that encoder, decoder and header agree on: codes of events, places and numbers.
+//! The encoding that encoder, decoder and header share: the codes of events, of places and of
+//! numbers.
 
 use crate::event::NAME_BYTES_MAX;
 
-/// The event, in the byte's upper half.
+/// Codes of events, in the byte's upper half.
 pub(crate) mod op {
-    /// Plus one bit for a hit and one for a write.
+    /// An access. The bits `HIT` and `WRITE` are added to it.
     pub const ACCESS: u8 = 0;
     pub const ACCESS_LAST: u8 = ACCESS + HIT + WRITE;
     pub const HIT: u8 = 1;
@@ -57,13 +58,14 @@ pub(crate) mod without_page {
     pub const SETTLED: u8 = 14;
 }
 
-/// The place, in the byte's lower half: the distance from the previous page of the same object,
-/// plus this number.
+/// Codes of places, in the byte's lower half: the distance from the previous page of the same
+/// object, plus this number.
 pub(crate) const NEAR_BACK: i64 = 4;
 pub(crate) const NEAR_END: u8 = 14;
-/// A longer distance follows.
+/// The distance is longer and follows as a number.
 pub(crate) const FAR: u8 = 14;
-/// The object's number follows, and the distance from its last page.
+/// The page belongs to another object: the object's number follows, and then the distance from that
+/// object's last page.
 pub(crate) const ELSEWHERE: u8 = 15;
 
 /// The previous page, and the last pages of a few objects before it.
@@ -76,7 +78,7 @@ pub(crate) struct Last {
 impl Last {
     const OBJECTS: usize = 16;
 
-    /// Begins with an object number that no object has.
+    /// Creates the state at the start of a block, with an object number that no object has.
     pub fn new() -> Last {
         Last { object: u64::MAX, page: 0, others: [(u64::MAX, 0); Last::OBJECTS] }
     }
@@ -90,8 +92,8 @@ impl Last {
     }
 }
 
-/// Appends a number: seven bits per byte, the lowest first; the highest bit says that more bytes
-/// follow.
+/// Appends a number: seven bits per byte, the lowest seven first. The highest bit of a byte says
+/// that more bytes follow.
 pub(crate) fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);

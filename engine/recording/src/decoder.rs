@@ -1,5 +1,5 @@
-//! Decodes events from bytes of any origin. Not here: what events are (`event`), and how they are
-//! encoded (`encoder`).
+//! Decodes events. The bytes may come from anywhere: malformed ones are refused. Not here: the
+//! definition of events (`event`), and their encoding (`encoder`).
 
 use crate::code::{ELSEWHERE, FAR, Last, NEAR_BACK, op, seldom, without_page};
 use crate::event::{Event, NAME_BYTES_MAX, OBJECT_BITS, PAGE_BITS, Place, Step, Totals};
@@ -20,7 +20,8 @@ impl std::fmt::Display for Malformed {
     }
 }
 
-/// Decodes the events of a block. After a malformed event the iterator ends.
+/// An iterator over the events of a block. After a malformed event, for which it returns an error,
+/// it ends.
 pub struct Decoder<B> {
     bytes: Bytes<B>,
     last: Last,

@@ -1,12 +1,12 @@
-//! What a recording can say: events, the steps of a table among them.
+//! The events of a recording, including the steps of a table.
 
 use octavo_table::{Learned, PolicyKind, Tag};
 
 /// Number of bits of the page number in a page's key; the object's number is above them.
 pub const PAGE_BITS: u32 = 40;
 
-/// The bound of a sample that includes every page. A page is recorded if its sample number lies
-/// below the bound.
+/// The sample bound that includes every page: a page is recorded if its sample number is below the
+/// bound.
 pub const WHOLE: u32 = 1 << Tag::SAMPLE_BITS;
 
 pub(crate) const OBJECT_BITS: u32 = u64::BITS - PAGE_BITS;
@@ -18,7 +18,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 1024;
 /// One recorded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An access to a page that was counted as a hit or a miss.
+    /// An access to a page, counted as a hit or a miss.
     Access {
         /// The page's key.
         key: u64,
@@ -39,28 +39,27 @@ pub enum Event {
         /// The pinned slot.
         slot: u32,
     },
-    /// A segment came into use. The moves that follow are computed from that.
+    /// A segment came into use. A replay computes the moves that follow from this event.
     Join {
         /// Its number.
         segment: u32,
     },
-    /// A segment began to leave. The moves that follow are computed from that.
+    /// A segment began to leave. A replay computes the moves that follow from this event.
     Leave {
         /// Its number.
         segment: u32,
     },
-    /// All pending moves were made, before the table had any page.
+    /// All pending moves were made. The table had no page yet.
     Settled,
-    /// The last of the pending moves has begun: pages of its entry are claimed in the new segment
-    /// from here on.
+    /// The last of the pending moves has begun (R1): from here on, pages of its entry are claimed
+    /// in the new segment.
     MoveBegun,
-    /// The pages of the moving entry in one set of the old segment were moved, as far as they were
-    /// quiet.
+    /// The quiet pages of the moving entry in one set of the old segment were moved (R2).
     SetMoved {
         /// The set's place in its segment.
         set: u32,
     },
-    /// A pass over the last of the pending moves.
+    /// A pass of the last of the pending moves ended (R4, or a busy page was left behind).
     Advance {
         /// True if the move is done.
         done: bool,
@@ -127,16 +126,17 @@ pub enum Step {
     ClaimOnce(Place),
     /// P2.
     Publish {
-        /// True if the store does not have the bytes.
+        /// True if the store does not have the page's bytes yet.
         dirty: bool,
     },
     /// P9 for a slot that a thread owns.
     Release,
-    /// A hit that the policy saw but that was not counted.
+    /// A hit that was reported to the policy but not counted.
     Touch,
-    /// P6, a hit for the policy, P7: new bytes, which the store does not have.
+    /// P6, a hit reported to the policy, then P7: the page has new bytes, which the store does not
+    /// have.
     Overwrite,
-    /// P8: Clean -> Storing, and a hit for the policy.
+    /// P8: Clean -> Storing, and a hit reported to the policy.
     BeginStore,
     /// P8: Storing -> Writing -> Clean.
     EndStore,
@@ -149,10 +149,10 @@ pub enum Step {
     },
     /// P9 for a page that no thread owns.
     Drop {
-        /// True if the step was to give the bytes up, had the page been dirty.
+        /// True if the step would have removed a dirty page too, and discarded its bytes.
         even_dirty: bool,
     },
-    /// P1 for a resident, pinned page, then the move to the new slot, dirty.
+    /// P1 for a resident, pinned page, then the move to the new slot, where the page is dirty.
     Supersede(Place),
     /// P1 for a resident, pinned page whose old slot refused the move: the new slot was released.
     SupersedeRefused(Place),
@@ -161,7 +161,8 @@ pub enum Step {
         /// The slot.
         slot: u32,
     },
-    /// The pins of a page when it was listed, including those of earlier [`Step::Pin`]s.
+    /// The pins of a page at the time of its [`Event::Resident`], including those of earlier
+    /// [`Step::Pin`]s.
     Held {
         /// The slot.
         slot: u32,
@@ -177,7 +178,7 @@ pub enum Place {
     Full,
     /// The claim took a way of the page's set.
     Way {
-        /// Which.
+        /// The way's number.
         way: u8,
         /// True if another page was evicted.
         evicted: bool,

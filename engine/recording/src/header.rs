@@ -5,7 +5,7 @@ use crate::decoder::Bytes;
 use crate::event::WHOLE;
 use octavo_table::{NODES_MAX, PolicyKind, Shape};
 
-/// The parameters of a table, from which an equal one can be made.
+/// The parameters of a table, from which an equal one can be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The partition's name.
@@ -20,16 +20,16 @@ pub struct Header {
     pub shape: Shape,
     /// Number of nodes that its table's segments are divided among.
     pub nodes: u32,
-    /// Number of segments in use when the recording began; if the recording includes everything
-    /// that happened to the table, when the table was made.
+    /// Number of segments in use when the recording began, or, if the recording includes everything
+    /// that happened to the table, when the table was created.
     pub segments: u32,
     /// The secret that places its pages in sets.
     pub secret: Secret,
-    /// Pages whose sample number lies below this are recorded. [`WHOLE`]: all pages, and the steps
-    /// of the table.
+    /// The sample bound: pages whose sample number is below it are recorded. With [`WHOLE`], all
+    /// pages and the steps of the table are recorded.
     pub sample_below: u32,
-    /// True if the table had never had a page when the recording began, and the recording includes
-    /// everything else that had happened to it.
+    /// True if the table had never held a page when the recording began, and the recording includes
+    /// everything else that happened to the table before.
     pub from_the_first: bool,
 }
 
@@ -87,8 +87,8 @@ impl Header {
         push_number(bytes, seed);
     }
 
-    /// Decodes a header, and returns it with the bytes behind it. A table can be made from a
-    /// decoded header.
+    /// Decodes a header, and returns it with the bytes that follow it. The header is checked: a
+    /// table can be created from it.
     ///
     /// # Errors
     /// A sentence that says what is wrong.

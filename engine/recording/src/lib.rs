@@ -1,19 +1,18 @@
 //! The recording of a partition: the accesses to its pages, and every step of its table that
 //! affects whether a later access hits.
 //!
-//! A table that is taken through the same steps in the same order holds the same pages. A replay
-//! therefore reproduces the hits and misses by repeating the steps; it does not read them from the
-//! recording. The outcome of each access is
-//! recorded too, so that a replay can be compared with the original, access by access. The accesses
-//! alone are a trace, for caches of another kind.
+//! A table that makes the same steps in the same order holds the same pages. A replay therefore
+//! reproduces the hits and misses by repeating the steps; it does not read them from the recording.
+//! The outcome of each access is recorded too, so that a replay can be compared with the original,
+//! access by access. The accesses alone form a trace, which other kinds of caches can replay.
 //!
-//! An event is one byte and the operands that it needs. The byte's upper half says what happened.
-//! The lower half holds the distance from the previous page if it is small; otherwise it says that
-//! the distance follows. A hit takes one to four bytes. Bytes are decoded in *blocks*, each of
-//! which can be decoded alone ([`Encoder::take`], [`Decoder::new`]).
+//! An event consists of one byte and its operands. The byte's upper half says what happened. The
+//! lower half holds the distance from the previous page if it is small; otherwise it says that the
+//! distance follows. Most hits take one to four bytes. The bytes form *blocks*, each of which can
+//! be decoded alone ([`Encoder::take`], [`Decoder::new`]).
 //!
-//! Not here: files, checksums, compression, time (`octavo-sim`); when an event is recorded (the
-//! engine); what an event does to a table (`octavo-sim`).
+//! Not here: files, checksums, compression, time, and the effect of an event on a table
+//! (`octavo-sim`); when an event is recorded (the engine).
 //!
 //! # Examples
 //!
