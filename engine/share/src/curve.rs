@@ -214,8 +214,8 @@ mod tests {
         Seen { bytes, misses, returns, reach_bytes: 3 * bytes, sampled_per_byte: 0.0 }
     }
 
-    /// A sample of eight pages had none of those that were requested again and again: their tenant
-    /// was left with nothing for good.
+    /// A sample of eight pages contained none of the pages that were requested again and again, and
+    /// their tenant never got more memory.
     #[test]
     fn pages_that_return_correct_a_sample_that_lacks_them() {
         let blind = Curve::new(1000.0, [(10, 990.0), (100, 985.0), (400, 500.0)]);
@@ -238,8 +238,8 @@ mod tests {
         }
     }
 
-    /// Three loops, with samples of some hundred pages each: one loop was given half as much again
-    /// as it could use, and another lacked that memory.
+    /// Three loops, with samples of about a hundred pages each. One loop was given 1.5 times the
+    /// memory that it could use, which another loop lacked.
     #[test]
     fn a_cliff_is_blurred_by_the_error_of_its_sample() {
         let cliff = Curve::new(1000.0, (1..=400).map(|size| (size, if size < 100 { 1000.0 } else { 0.0 })));
@@ -248,7 +248,8 @@ mod tests {
                 Seen { bytes: 400, reach_bytes: 400, sampled_per_byte: pages / 100.0, ..Seen::default() };
             cliff.fitted(&seen, &mut Stretch::default())
         };
-        // With a hundred pages the cliff may be a third too far, with a million hardly at all.
+        // With a sample of a hundred pages the cliff may be a third too far away; with a million it
+        // is almost exact.
         let (few, many) = (by(100.0), by(1e6));
         let expected = [833.0, 500.0, 500.0, 167.0, 0.0];
         assert_eq!([80, 95, 105, 120, 140].map(|size| few.misses_at(size).round()), expected);
@@ -264,7 +265,8 @@ mod tests {
         let loops = Curve::new(1000.0, [(90, 1000.0), (100, 10.0), (200, 10.0)]);
         let at = |bytes, misses| Seen { reach_bytes: bytes, ..seen(bytes, misses, 0.0) };
         let mut stretch = Stretch::default();
-        // The partition missed everything at 105: the loop is larger than the sample says.
+        // The partition missed every reference at size 105: the loop is larger than the sample
+        // says.
         assert!(loops.fitted(&at(105, 1000.0), &mut stretch).misses_at(108) > 300.0);
         stretch.fade(false);
         let mut forgotten = stretch;

@@ -262,8 +262,8 @@ fn a_twin_evicted_while_its_page_is_written_is_not_read_and_its_successor_is_unh
     });
 }
 
-/// A write-through keeps its page readable while its bytes travel: copies of the old bytes are
-/// made, and overtaken.
+/// A write-through keeps its page readable while the new bytes travel to the store. Copies of the
+/// old bytes are made in the meantime, and overtaken.
 #[test]
 fn a_copy_made_while_its_page_is_being_stored_does_not_outlive_the_store_p8_t5() {
     holds(Some(3), || {
@@ -304,7 +304,8 @@ impl Cache {
     }
 }
 
-/// The main is evicted and comes back with newer bytes, by a write that found no slot.
+/// The main is evicted, and comes back with newer bytes by a write that found the page not
+/// resident.
 pub(super) fn orphan_against_write() {
     let nodes = nodes(2);
     assert_eq!((nodes.table.owner_of(PAGE), nodes.table.nodes()), (NodeId(0), 2));
@@ -333,7 +334,7 @@ fn a_main_evicted_while_its_copy_is_made_leaves_an_orphan_that_is_found_t2_t7() 
             nodes.make(HERE);
         });
         nodes.fill(Tag(2 << 32), B, false);
-        // A main that is linked at this very moment stays, and another page is evicted.
+        // If the main is linked at this very moment, it stays, and another page is evicted.
         if nodes.table.find(PAGE).is_none() {
             nodes.fill(PAGE, A1, true);
         }

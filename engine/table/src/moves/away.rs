@@ -20,7 +20,8 @@ use crate::word::tag::Tag;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switch {
     /// The new slot of the main. `None` if the page is not resident, the main was already there or
-    /// busy, no way was available, the node has no segment, or one of the page's places is moving.
+    /// busy, no way was available, the node has no segment of its own, or one of the page's places
+    /// is moving.
     pub to: Option<SlotIndex>,
     /// The page that was evicted for the main.
     pub displaced: Option<Tag>,

@@ -51,11 +51,11 @@
 //!   do. A page that moves keeps its bits, and the new set gets the old set's orphan bits.
 //! - **T9 places** A page has a *place*, which is a set, on each node. Its *home* is the place that
 //!   its own tag names. A page comes in at home only (P1), under the home set's lock, which is the
-//!   page's lock. Later its main may be at any of its places. The home set then has a bit set that
-//!   stands for a sixteenth of all tags; the bit is set before the main leaves, and never cleared.
-//!   A thread that locks a page whose bit is set locks all places of the page, in the order of
-//!   sets, and so finds the page wherever it is. A page is therefore in one slot at most. A lookup
-//!   without a lock tries home first.
+//!   page's lock. Later its main may be at any of its places. One of sixteen bits in the home set
+//!   then says so; each bit stands for a sixteenth of all tags. The bit is set before the main
+//!   leaves, and never cleared. A thread that locks a page whose bit is set locks all places of the
+//!   page, in the order of sets, and so finds the page wherever it is. A page is therefore in one
+//!   slot at most. A lookup without a lock tries home first.
 //! - **T10 switch** A node that writes a page again and again gets its main. Under the locks of all
 //!   places, none of which is moving, the main is moved as in R2: to the way of the page's own copy
 //!   on that node, to a free way, to that of another copy, or, if the main may displace a page, to
@@ -208,8 +208,8 @@ impl Copying<'_> {
         main.slot().link(main.word, self.bit)
     }
 
-    /// T4. Returns false if a write has overtaken the copy. The bytes that were copied may be used
-    /// even then: they were the page's when they were read (T3).
+    /// T4. Returns false if a write has overtaken the copy. The copied bytes may be used even then,
+    /// if T3 has confirmed them: they were the page's when they were read.
     pub fn publish(mut self) -> bool {
         self.ended = true;
         self.slot.publish_copy(self.begun)

@@ -179,8 +179,8 @@ mod tests {
         assert!(!set.access(4));
         assert_eq!((set.pages(), set.again()), (&[1, 2, 4, 3][..], vec![1, 2, 4, 3]));
         assert_eq!(set.balance.target(4), 2.0);
-        // The first clock is empty, so the second evicts its oldest page. That page returns and
-        // takes back the way of the page of the first clock.
+        // The first clock is empty, so the second evicts its oldest page. Then that page returns,
+        // and gets the way of the page in the first clock.
         assert!(!set.access(6));
         assert_eq!(set.pages(), [6, 2, 4, 3]);
         assert!(!set.access(1));

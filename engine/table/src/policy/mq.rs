@@ -8,7 +8,7 @@
 //!
 //! | bits | what |
 //! |---|---|
-//! | 15..9 | uses minus one, saturating; several uses between two arrivals in the set count as one |
+//! | 15..9 | uses minus 1, saturating; several uses between two arrivals in the set count as one |
 //! | 8..0 | the set's clock at the last use |
 //!
 //! The queue is not stored: it is computed from uses and age when a victim is chosen. The paper

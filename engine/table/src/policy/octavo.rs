@@ -276,7 +276,8 @@ mod tests {
         assert!(by(Order::Rate, old_often) < by(Order::Rate, history(99, 1, 0)));
         assert!(by(Order::Rate, old_often) > by(Order::Rate, new_once));
         assert!(by(Order::Lrfu, old_often) > by(Order::Lrfu, new_once));
-        // Among equals, `Lfu` evicts the page used last, the others the page used first.
+        // Among pages of equal worth, `Lfu` evicts the most recently used one, the others the least
+        // recently used one.
         let (older, younger) = (history(97, 1, 0), history(98, 1, 0));
         assert!(by(Order::Lfu, older) > by(Order::Lfu, younger));
         assert!(by(Order::Lrfu, older) < by(Order::Lrfu, younger));

@@ -39,7 +39,7 @@ fn a_loop_makes_its_best_order_lead_and_the_lead_ends_with_the_loop() {
     let after_the_loop =
         learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
     assert!(matches!(learner.lead.order(), Order::Lfu | Order::Density), "{after_the_loop:?}");
-    // Pages that come once, then twice in a row, and never again: frequent old use is worth
+    // Pages that come once, then twice in a row, and never again: frequent use in the past predicts
     // nothing.
     (1000..400_000u64).for_each(|access| show((1 << 32) + access - access % 2 * 600));
     let misses = learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
