@@ -1,15 +1,16 @@
-//! Whether standard output was closed when the program started (`octavo ctl stat >&-`).
+//! Detects that standard output was closed when the program started (`octavo ctl stat >&-`).
 //!
 //! Before `main`, Rust's start-up code opens /dev/null in place of a standard descriptor that is
-//! closed. All output would be lost without an error. This file looks before that.
+//! closed. All output would then be lost without an error. `look` therefore checks the descriptor
+//! earlier, from `.init_array`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 // SAFETY: the loader calls the functions of `.init_array` once, on the only thread, before `main`
-// and before Rust's start-up code. `look` has the C ABI and may ignore the arguments that it gets.
-// It needs nothing that Rust's start-up code makes: it does one system call and one store.
+// and before Rust's start-up code. `look` has the C ABI and may ignore its arguments. It uses
+// nothing that Rust's start-up code sets up: it makes one system call and one store.
 #[allow(unsafe_code)]
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -23,6 +24,6 @@ extern "C" fn look() {
 
 /// Whether standard output was closed.
 pub fn standard_output() -> bool {
-    // Relaxed: it was written before any other thread began.
+    // Relaxed: `look` wrote the flag before any other thread started.
     IS_CLOSED.load(Ordering::Relaxed)
 }

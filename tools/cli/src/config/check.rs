@@ -1,7 +1,8 @@
 //! Compares the sections of a configuration with each other and with the machine's files.
 //!
 //! The checks examine paths and never open them. Only the engine knows whether the memory suffices
-//! and whether a store can be locked: `serve` asks it when it makes the cache.
+//! and whether a store can be locked: `serve` finds out when it creates the cache and opens the
+//! stores.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -37,8 +38,8 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     check.groups();
 }
 
-/// Warns of more memory than the machine has, and of partitions and groups that nothing uses.
-/// Neither is an error, and neither is likely to be meant.
+/// Warns if `memory_max` exceeds the machine's memory, and about partitions and groups that nothing
+/// uses. Such a configuration is valid, but probably a mistake.
 pub fn doubtful(config: &Config) {
     let memory_max = &config.cache.memory_max;
     let system = rustix::system::sysinfo();
@@ -68,7 +69,7 @@ fn is_in(partition: &str, group: &str) -> bool {
     partition.strip_prefix(group).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Values by the offset of their first occurrence.
+/// Values, each with the byte offset of its first occurrence.
 type Seen<T> = HashMap<T, usize>;
 
 struct Check<'c> {
@@ -95,14 +96,14 @@ impl Check<'_> {
         }
     }
 
-    /// Reports a name that another of these has.
+    /// Reports a name that occurred before. `what` says what has the name.
     fn unique<'n>(&mut self, seen: &mut Seen<&'n str>, what: &str, name: &'n Spanned<String>) {
         self.once(seen, name.get_ref(), name, |line| {
             format!("there is {what} \"{}\" already, on line {line}", name.get_ref())
         });
     }
 
-    /// Reports a part that is larger than the whole.
+    /// Reports a size that is larger than the whole that it is a part of.
     fn fits(&mut self, part: &Option<Size>, whole_bytes: u64, whole: &str) {
         if let Some(part) = part
             && part.get_ref().0 > whole_bytes
@@ -112,7 +113,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reports a whole that is less than the sum of what it promises to its parts.
+    /// Reports a whole that is smaller than the sum of the sizes that are guaranteed to its parts.
     fn keeps<'p>(&mut self, whole: &Size, what: &str, parts: impl Iterator<Item = &'p Option<Size>>) {
         let promised: u128 = parts.filter_map(bytes).map(u128::from).sum();
         if promised > u128::from(whole.get_ref().0) {
@@ -150,7 +151,8 @@ impl Check<'_> {
             let of = if partition.max.is_some() { "this partition's max" } else { "cache.memory_max" };
             self.fits(&partition.dirty_max, most, of);
         }
-        // `max` is a limit: its sum may exceed memory_max. `min` is a promise: its sum may not.
+        // `max` is a limit: the sum of all `max` may exceed memory_max. `min` is a guarantee: the
+        // sum of all `min` may not.
         let promised = self.config.partitions.iter().map(|partition| &partition.min);
         self.keeps(&cache.memory_max, "the partitions' min", promised);
     }
@@ -306,7 +308,7 @@ impl Check<'_> {
         let mut seen = Seen::new();
         for partition in &self.config.partitions {
             let name = &partition.name;
-            // A name that is wrong or taken has been reported.
+            // A name that is malformed or already taken has been reported.
             if self.problems.iter().any(|problem| problem.offset == name.span().start) {
                 continue;
             }
@@ -318,8 +320,8 @@ impl Check<'_> {
     }
 }
 
-/// What makes two paths the same store; the error is the rest of a sentence that begins with the
-/// path.
+/// Returns an identity that two paths share exactly if they lead to the same store. The error is
+/// the rest of a sentence that begins with the path.
 fn identity(path: &Path) -> Result<(u64, u64), String> {
     if !path.is_absolute() {
         let example = "a path from the root such as \"/var/lib/images/vm1.raw\"";

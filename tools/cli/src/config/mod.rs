@@ -2,7 +2,7 @@
 //!
 //! Reading has three steps, and each continues after a problem as far as it can: the text becomes a
 //! table (TOML's own errors), the table becomes a [`Config`] (`read`: keys and values), and `check`
-//! compares sections with each other and with the machine. No step opens an export or makes
+//! compares sections with each other and with the machine. No step opens an export or creates
 //! anything: `serve` does that.
 
 pub mod check;
@@ -29,16 +29,17 @@ use crate::order::Order;
 use source::Source;
 use values::{Bytes, ControlPath, List, Number, Parsed, Sample};
 
-/// How long the drain at the end may make no progress before `serve` gives up.
+/// How long the final drain may go without progress before `serve` gives up.
 pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// A size, and where it stands.
+/// A size, and its position in the file.
 pub type Size = Spanned<Bytes>;
 
-/// What a partition's or a group's misses count for.
+/// How much a partition's or a group's misses count when memory is divided.
 pub type Weight = Spanned<Number<1, 10_000>>;
 
-/// What a file says, with the place of every value that can still be refused later.
+/// The content of a file, with the position of every value that the engine or the system can still
+/// refuse later.
 #[derive(Debug)]
 pub struct Config {
     /// The text, for messages.
@@ -94,7 +95,7 @@ pub struct CacheSection {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [[partition]]")]
 pub struct PartitionSection {
-    /// What exports call it.
+    /// The name by which exports refer to the partition.
     pub name: Spanned<String>,
     /// The eviction policy.
     pub policy: Option<Parsed<PolicyName>>,
@@ -112,7 +113,7 @@ pub struct PartitionSection {
     pub weight: Option<Weight>,
     /// The most bytes of dirty pages.
     pub dirty_max: Option<Size>,
-    /// The file that its accesses are recorded to from the first one on.
+    /// The file to which the partition's accesses are recorded, beginning with the first.
     pub record: Option<Spanned<PathBuf>>,
     record_sample: Option<Spanned<Parsed<Sample>>>,
     record_rotate: Option<Size>,
@@ -154,7 +155,7 @@ pub struct ExportSection {
     /// Whether writes are refused.
     #[serde(default)]
     pub read_only: bool,
-    /// A sentence for people who list the exports.
+    /// A sentence for clients that list the exports.
     pub description: Option<Spanned<String>>,
 }
 
@@ -168,7 +169,7 @@ pub struct ListenSection {
     pub control: Option<Spanned<Parsed<ControlPath>>>,
     /// Where Prometheus connects.
     pub metrics: Option<Spanned<Parsed<SocketAddr>>>,
-    /// Hosts that requests for metrics may name, beside this machine's own.
+    /// Hosts that requests for metrics may name, besides this machine's own names and addresses.
     pub metrics_hosts: Option<List<Host>>,
 }
 
@@ -243,7 +244,7 @@ impl PartitionSection {
         })
     }
 
-    /// Where the first option of a recording stands, as a byte offset.
+    /// The byte offset of the first option of a recording, if there is one.
     fn record_option(&self) -> Option<usize> {
         let sample = self.record_sample.as_ref().map(Spanned::span);
         let rotate = self.record_rotate.as_ref().map(Spanned::span);
@@ -253,7 +254,7 @@ impl PartitionSection {
 }
 
 impl LogSection {
-    /// The same in the words of the command line.
+    /// The settings of the section, in the type of the command line's options.
     pub fn wishes(&self) -> Wishes {
         let (format, level) = (self.format.as_ref(), self.level.as_ref());
         Wishes {

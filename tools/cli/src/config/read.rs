@@ -1,7 +1,7 @@
-//! Reads a configuration: the file, the TOML in it, and the sections of that.
+//! Reads a configuration: the file, its TOML, and the sections.
 //!
 //! serde stops at the first problem of a section. The reader then removes the wrong key and reads
-//! the section again, until nothing else is wrong: one run reports all problems.
+//! the section again, until nothing else is wrong. One run therefore reports all problems.
 
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -19,10 +19,11 @@ use crate::{suggest, units};
 /// The largest configuration that is read; a larger one is refused.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// Wrong array elements that are reported one by one in a section: each takes another reading.
+/// How many wrong array elements of a section are reported one by one: for each of them, the
+/// section is read again.
 const ELEMENTS_MAX: usize = 50;
 
-/// The keys that must be there, by section, and an example of each.
+/// The required keys: section, key, and an example of its value.
 const REQUIRED: [(&str, &str, &str); 11] = [
     ("", "cache", "[cache] with memory_max = \"32MiB\""),
     ("", "partition", "[[partition]] with name = \"vm1\""),
@@ -38,14 +39,14 @@ const REQUIRED: [(&str, &str, &str); 11] = [
 ];
 
 impl Config {
-    /// Reads a file. The error has all problems.
+    /// Reads a file. The error lists all problems.
     pub fn read(path: &Path) -> Result<Config, Error> {
         let name = path.display().to_string();
         let text = text(path).map_err(|why| Error::Config(vec![format!("{name}: {why}")]))?;
         Config::parse(Source::new(name, text))
     }
 
-    /// Reads a text. The error has all problems.
+    /// Reads a text. The error lists all problems.
     pub fn parse(source: Source) -> Result<Config, Error> {
         let text = source.text.clone();
         let mut reader = Reader { source, problems: Vec::new(), is_whole: true };
@@ -166,13 +167,13 @@ impl Reader {
         })
     }
 
-    /// Takes a section that is one table.
+    /// Removes a section that is one table from `table`, and reads it.
     fn one<T: DeserializeOwned>(&mut self, name: &str, table: &mut DeTable<'_>) -> Option<T> {
         let value = table.remove(name)?;
         self.section(name, value)
     }
 
-    /// Takes a section that is an array of tables.
+    /// Removes a section that is an array of tables from `table`, and reads each element.
     fn many<T: DeserializeOwned>(&mut self, name: &str, table: &mut DeTable<'_>) -> Vec<T> {
         let Some(value) = table.remove(name) else { return Vec::new() };
         let start = value.span().start;
@@ -261,8 +262,9 @@ impl Reader {
     }
 }
 
-/// Removes the key whose value includes a byte offset, or only the element there if the value is
-/// an array and `only_element` is set. False: no value includes the offset.
+/// Removes the key whose value includes the byte offset `at`. If the value is an array and
+/// `only_element` is set, removes only the element at the offset. Returns false if no value
+/// includes the offset.
 fn remove<'t>(table: &mut DeTable<'t>, at: usize, only_element: bool) -> bool {
     let is_here = |value: &Spanned<DeValue<'t>>| value.span().contains(&at);
     let Some((key, value)) = table.iter_mut().find(|(_, value)| is_here(value)) else { return false };

@@ -1,7 +1,7 @@
 //! The text of a configuration, and the problems in it.
 //!
 //! Every problem is shown as `file:line:column: key: sentence`. All problems of a file are shown
-//! together, in the order of the file.
+//! together, in the order in which they occur in it.
 
 use std::collections::BTreeMap;
 
@@ -47,15 +47,15 @@ impl Source {
     /// One line: `file:line:column: key: sentence`.
     pub fn line(&self, problem: &Problem) -> String {
         let (line, column) = self.line_and_column(problem.offset);
-        // A message quotes the file. Escape what a terminal would take for a command.
+        // A message quotes the file. Escape characters that could control a terminal.
         let visible =
             |c: char| if octavo::is_visible(c) { c.to_string() } else { c.escape_unicode().to_string() };
         let message: String = problem.message.chars().map(visible).collect();
         format!("{}:{line}:{column}: {message}", self.name)
     }
 
-    /// The problems in the order of the file, one line each: every problem once, the first
-    /// [`PROBLEMS_MAX`], and then how many are left.
+    /// The first [`PROBLEMS_MAX`] problems in the order of the file, each once and on a line of its
+    /// own, and then a line with the number of the remaining ones.
     pub fn lines(&self, mut problems: Vec<Problem>) -> Vec<String> {
         problems.sort_by_key(|problem| problem.offset);
         problems.dedup();

@@ -45,7 +45,7 @@ pub trait Parse: Sized {
 /// Parses a string; the error is a sentence.
 type FromText<T> = fn(&str) -> Result<T, String>;
 
-/// Visits a value that may be a string, a number, or either: what is not allowed is `None`.
+/// Visits a value that may be a string, a number, or either; a kind that is not allowed is `None`.
 struct Scalar<T> {
     expected: String,
     text: Option<FromText<T>>,

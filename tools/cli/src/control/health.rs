@@ -3,8 +3,8 @@
 //! - *Alive*: the main thread runs its loop, so a restart would not help.
 //! - *Ready*: the server can take clients.
 //!
-//! A server that starts or drains is alive and not ready: killing it then would lose the pages that
-//! it is writing back.
+//! A server that is starting or draining is alive but not ready. Killing a draining server would
+//! lose the pages that it is writing back.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use octavo::ObjectStat;
 use crate::control::drain::without_name;
 use crate::lock::lock;
 
-/// The longest time without a report of the main thread. It reports every five seconds or more
-/// often, so six reports are missing.
+/// How long the main thread of a live server may go without a report. It reports at least every
+/// five seconds, so six reports are missing by then.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The phase of a server's life.
@@ -29,7 +29,7 @@ pub enum Phase {
     Draining,
 }
 
-/// The phase of a server, and the last report of its main thread.
+/// The phase of a server, and the time of the last report from its main thread.
 pub struct Health(Mutex<State>);
 
 struct State {
@@ -38,17 +38,17 @@ struct State {
 }
 
 impl Health {
-    /// The state of a server that starts.
+    /// The state of a server that is starting.
     pub fn new(now: Instant) -> Health {
         Health(Mutex::new(State { phase: Phase::Starting, seen: now }))
     }
 
-    /// Sets the phase; counts as a report of the main thread.
+    /// Sets the phase; counts as a report from the main thread.
     pub fn enter(&self, phase: Phase, now: Instant) {
         *lock(&self.0) = State { phase, seen: now };
     }
 
-    /// Records a report of the main thread.
+    /// Records a report from the main thread.
     pub fn seen(&self, now: Instant) {
         lock(&self.0).seen = now;
     }

@@ -1,10 +1,10 @@
 //! Hosts that a request over HTTP may name: the guard against DNS rebinding.
 //!
-//! An attacker serves a web page under a name, then changes the name's address to this machine's:
-//! the page can now make a visitor's browser send requests to this server and read the answers. The
-//! browser still sends the attacker's name as `Host`, so requests that name another host are
-//! refused. An IP address cannot be changed in this way: the one that the connection arrived at is
-//! accepted.
+//! An attacker serves a web page under a name, then changes the name's address to this machine's.
+//! The page can then make a visitor's browser send requests to this server, and can read the
+//! answers. The browser still sends the attacker's name as `Host`, so requests that name another
+//! host are refused. DNS cannot redirect an IP address, so a request may name the address at which
+//! its connection arrived.
 //!
 //! Ports are not compared: a tunnel or a published port changes them, and the attacker's page uses
 //! the right port anyway.
@@ -12,7 +12,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The longest name that DNS has.
+/// The longest name that DNS allows, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
 /// A host in a URL, a `Host` header or a configuration.
@@ -47,8 +47,8 @@ impl Host {
         is_port.then_some(host)
     }
 
-    /// Whether a request that arrived at the address `local` may name this host: one of `names`
-    /// beside the loopback, `local` itself and the name of the machine.
+    /// Whether a request that arrived at the address `local` may name this host: the loopback,
+    /// `local` itself, the machine's name, or one of `names`.
     pub fn is_own(&self, local: IpAddr, names: &[Host]) -> bool {
         let is_known = match self {
             Host::Address(address) => address.is_loopback() || *address == local.to_canonical(),
@@ -68,7 +68,7 @@ impl Host {
         if let Ok(address) = name.parse() {
             return Some(Host::Address(IpAddr::V4(address)));
         }
-        // Names of services may have an underscore, which names of hosts may not.
+        // Host names may not contain an underscore, but names of services may.
         let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         let is_name = !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_name_byte);
         is_name.then(|| Host::Name(name.to_ascii_lowercase()))
@@ -78,8 +78,7 @@ impl Host {
 impl FromStr for Host {
     type Err = String;
 
-    /// A name or an address as a configuration has it: without a port, IPv6 with brackets or
-    /// without.
+    /// A name or an address as in a configuration: without a port; IPv6 with or without brackets.
     fn from_str(text: &str) -> Result<Host, String> {
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         let address = bare.parse().ok().map(|address: IpAddr| Host::Address(address.to_canonical()));
@@ -105,7 +104,7 @@ mod tests {
             ("127.0.0.1.", address("127.0.0.1")),
             ("[::1]", address("::1")),
             ("[::ffff:127.0.0.1]:65535", address("127.0.0.1")),
-            // Not the loopback, whatever a resolver thinks of it.
+            // A name, although some resolvers read the number as 127.0.0.1.
             ("2130706433", name("2130706433")),
             ("", None),
             (":9187", None),

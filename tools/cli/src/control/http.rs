@@ -1,9 +1,9 @@
 //! A listener that serves a few pages over HTTP: `GET` or `HEAD` of `/metrics`, `/healthz`,
 //! `/readyz`.
 //!
-//! One thread serves all clients and sleeps in `poll` while they are silent. A client gets one
-//! request of 64 headers at most and ten seconds; then its connection is closed. A request that
-//! names another host than this server is refused (`host`). Not here: the content of the pages.
+//! One thread serves all clients and sleeps in `poll` while they are silent. A client may send one
+//! request with at most 64 headers and is disconnected after ten seconds. A request whose host is
+//! not this server is refused (`host`). Not here: the content of the pages.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,8 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::host::Host;
 use crate::error::Error;
 
-/// Most clients at a time. Another client replaces the one that has been silent for longest, so
-/// that silent clients do not delay a health probe.
+/// Most clients at a time. One more replaces the client that has been connected for longest,
+/// preferably one with an incomplete request (`make_place`), so that silent clients do not delay a
+/// health probe.
 const CLIENTS_MAX: usize = 16;
 
 /// The longest request: Prometheus sends some hundred bytes.
@@ -62,8 +63,8 @@ impl Listener {
         format!("http://{}", self.address)
     }
 
-    /// Starts to answer. `page` makes the page of a path for each request, or `None` if there is no
-    /// such page.
+    /// Starts to answer requests. `page` creates the page at a path anew for each request, and
+    /// returns `None` if there is no such page.
     pub fn serve(self, page: impl Fn(&str) -> Option<Page> + Send + 'static) -> Result<(), Error> {
         let run = move || {
             let mut clients: Vec<Client> = Vec::new();
@@ -71,8 +72,8 @@ impl Listener {
                 wait(&self.socket, &clients);
                 let now = Instant::now();
                 clients.retain_mut(|client| client.step(now, &self.hosts, &page));
-                // At most CLIENTS_MAX, so that each of them is read from before the next replaces
-                // it.
+                // At most CLIENTS_MAX, so that each new client is read from at least once before a
+                // later one can replace it.
                 for _ in 0..CLIENTS_MAX {
                     match self.socket.accept() {
                         Ok((stream, _)) => {
@@ -107,7 +108,7 @@ fn make_place(clients: &mut Vec<Client>) {
     }
 }
 
-/// Sleeps until a client or the listening socket is ready, or a client's time is over.
+/// Sleeps until a client or the listening socket is ready, or until a client's deadline.
 fn wait(socket: &TcpListener, clients: &[Client]) {
     let mut polled: Vec<PollFd<'_>> =
         clients.iter().map(|client| PollFd::new(&client.stream, client.waits_for())).collect();
@@ -125,10 +126,10 @@ fn wait(socket: &TcpListener, clients: &[Client]) {
     }
 }
 
-/// A connection, and how far its request is.
+/// A connection, and the progress of its request.
 struct Client {
     stream: TcpStream,
-    /// When it is disconnected.
+    /// The deadline at which the client is disconnected.
     until: Instant,
     /// The address that it connected to.
     local: IpAddr,
@@ -240,8 +241,8 @@ fn answer(asked: Asked<'_>, page: &impl Fn(&str) -> Option<Page>) -> Vec<u8> {
     (if asked.is_head { head } else { head + &body }).into_bytes()
 }
 
-/// The request that begins with these bytes; `None` if more of it is to come. `is_own` knows the
-/// hosts that are this server.
+/// The request that begins with these bytes; `None` if it is incomplete. `is_own` tells whether a
+/// host is this server.
 fn request(asked: &[u8], is_own: impl Fn(&Host) -> bool) -> Option<Asked<'_>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -264,12 +265,12 @@ fn judge<'a>(
     let mut headers = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     let mut host = match (headers.next(), headers.next(), version) {
         (Some(header), None, _) => Some(Host::of_authority(header.value).ok_or(MALFORMED)?),
-        // HTTP/1.0 has no such header. No browser uses HTTP/1.0.
+        // HTTP/1.0 does not require the header. No browser uses HTTP/1.0.
         (None, None, 0) => None,
         _ => return Err(MALFORMED),
     };
-    // What is asked through a proxy has the host in its target, which counts then (RFC 9112,
-    // 3.2.2).
+    // A request in the form for proxies has the host in its target, which takes precedence over the
+    // header (RFC 9112, 3.2.2).
     let mut path = target;
     if let Some((scheme, rest)) = target.split_once("://")
         && scheme.eq_ignore_ascii_case("http")

@@ -75,8 +75,9 @@ impl Changes {
         set(self, partition, name, text.trim())
     }
 
-    /// Applies all changes without waiting for a store that does not answer, and returns what is
-    /// owed because of it. The error is a sentence; then no change was applied.
+    /// Applies all changes without waiting for stores that do not answer, and returns the memory
+    /// that is still to be freed because of them. The error is a sentence; then no change was
+    /// applied.
     pub fn make(self, cache: &Cache, partition: &Partition) -> Result<Owed, String> {
         let before = partition.limits();
         let mut owed = Owed::default();
@@ -110,11 +111,11 @@ impl Changes {
     }
 }
 
-/// Pause between two tries to give back what is owed.
+/// Pause between two attempts to free the memory that is still owed.
 const SETTLE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Continues to give back what is owed, in a thread that ends when nothing is: a cache without a
-/// reaper would not. There is at most one such thread.
+/// Starts a thread that continues to free memory until nothing is owed; a cache without a reaper
+/// would not do that. There is at most one such thread.
 pub fn go_on_with(owed: &Owed, cache: &Cache) {
     static GOES_ON: AtomicBool = AtomicBool::new(false);
     // Relaxed: a flag that keeps a second thread from starting; nothing is published with it.
@@ -211,7 +212,7 @@ pub struct Figure<S = PartitionStat> {
     pub name: &'static str,
     /// What it is.
     pub what: &'static str,
-    /// Whether it only grows.
+    /// Whether it is a counter, which only grows, or a gauge.
     pub kind: MetricType,
     /// Its value.
     pub of: fn(&S) -> u64,
@@ -258,7 +259,7 @@ pub const FIGURES: &[Figure] = figures![
     Counter written_bytes, "bytes written";
 ];
 
-/// All figures of an export but its requests, which are counted by kind.
+/// All figures of an export except its requests, which are counted by kind.
 pub const EXPORT_FIGURES: &[Figure<ExportStat>] = figures![
     Gauge connections, "NBD clients connected now";
     Gauge in_flight, "requests received and not yet answered";
@@ -284,7 +285,7 @@ pub const NODE_FIGURES: &[Figure<PartitionNumaStat>] = figures![
     Counter way_changes, "changes of the way in which pages of other nodes are accessed";
 ];
 
-/// The setting of that name. The error lists the known names.
+/// The setting called `name`. The error lists the known names.
 pub fn key(name: &str) -> Result<&'static Key, String> {
     let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
     KEYS.iter()

@@ -31,17 +31,17 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Figures whose names begin with this prefix are one metric; the rest of the name is a label.
 const LABELLED: [(&str, &str); 2] = [("evictions_", "reason"), ("requests_", "kind")];
 
-/// Figures whose names would be confused with limits.
+/// Figures that get another name, because theirs could be confused with a limit's.
 const RENAMED: [(&str, &str); 1] = [("max_bytes", "frames_bytes")];
 
-/// Most exports that have series, the first of the configuration; each has twelve series.
+/// Most exports that have series: the first ones in the configuration. Each has twelve series.
 const EXPORTS_MAX: usize = 1000;
 
 /// All figures of a server.
 pub struct Metrics(Registry);
 
 impl Metrics {
-    /// The figures of a cache, of what clients do, and of this process.
+    /// The figures of a cache, of its clients' traffic, and of this process.
     pub fn new(cache: Cache, clients: AskClients) -> Metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(OfProcess));
@@ -164,7 +164,7 @@ fn nodes(encoder: &mut DescriptorEncoder<'_>, stats: &[PartitionNumaStat]) -> Re
     family(encoder, "partition_numa_info", "How threads access pages of other nodes", Gauge, samples)
 }
 
-/// How each partition is run, and its limits.
+/// Each partition's policy, cache mode, limits and weight.
 fn settings(
     encoder: &mut DescriptorEncoder<'_>,
     partitions: &[Partition],
@@ -248,7 +248,7 @@ fn one<N: EncodeCounterValue + EncodeGaugeValue>(
 }
 
 /// A metric and its samples: their labels and values. A unit at the end of the name is declared as
-/// such.
+/// the metric's unit.
 fn family<'s, N: EncodeCounterValue + EncodeGaugeValue>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -345,7 +345,8 @@ mod tests {
         let partition = PartitionConfig { max_bytes: Some(8 << 20), ..PartitionConfig::new("p") };
         let partition = cache.partition(partition).unwrap();
         let object = partition.open(octavo::disk::Store::memory("disk", 1 << 20), "disk").unwrap();
-        // Each node reads all, so that half is the other's, and then a copy of its own.
+        // Each node reads all pages, half of which lie on the other node, and then reads its own
+        // copies of those.
         for seat in [0, 1, 0, 1] {
             octavo::numa::sit(seat);
             (0..256).for_each(|page| object.read_at(page * 4096, &mut [0]).unwrap());
