@@ -13,7 +13,7 @@ pub struct Environment {
     home: Option<PathBuf>,
     xdg_cache_home: Option<PathBuf>,
     xdg_runtime_dir: Option<PathBuf>,
-    /// Device and inode of what systemd has connected to the journal.
+    /// Device and inode of the stream that systemd has connected to the journal.
     journal_stream: Option<(u64, u64)>,
 }
 
@@ -37,14 +37,14 @@ impl Environment {
         }
     }
 
-    /// Whether standard error is still what systemd has connected to the journal, and not
-    /// redirected since.
+    /// Whether standard error is still the stream that systemd has connected to the journal, and
+    /// was not redirected since.
     pub fn has_journal(&self) -> bool {
         let stat = rustix::fs::fstat(std::io::stderr());
         stat.is_ok_and(|stat| self.journal_stream == Some((stat.st_dev, stat.st_ino)))
     }
 
-    /// The directory of files that can be made again: `$XDG_CACHE_HOME/octavo` or
+    /// The directory for files that can be recreated: `$XDG_CACHE_HOME/octavo` or
     /// `~/.cache/octavo`.
     pub fn cache_dir(&self) -> Result<PathBuf, Error> {
         match (&self.xdg_cache_home, &self.home) {

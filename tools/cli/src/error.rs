@@ -3,12 +3,12 @@
 /// The reason why the program ends without success.
 #[derive(Debug)]
 pub enum Error {
-    /// The configuration is wrong, or a file or device that it names is unavailable. One problem a
-    /// line, each beginning with its place in the file.
+    /// The configuration is wrong, or a file or device that it names is unavailable. One problem
+    /// per line, each beginning with its place in the file.
     Config(Vec<String>),
     /// The command line or the environment is wrong.
     Usage(String),
-    /// The machine, a store or the server refused. One fact a line.
+    /// The machine, a store or the server refused. One fact per line.
     Failed(Vec<String>),
     /// A signal ended the subcommand early; the results so far are shown. The signal's number.
     Interrupted(i32),
@@ -16,7 +16,8 @@ pub enum Error {
     ReaderGone,
 }
 
-/// The status of a process that SIGPIPE ended: what shells expect of one whose reader has gone.
+/// The exit status that shells report for a process that SIGPIPE ended, and expect if the reader of
+/// its output has gone.
 const ENDED_BY_SIGPIPE: u8 = 128 + 13;
 
 impl Error {

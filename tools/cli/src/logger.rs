@@ -54,11 +54,11 @@ pub struct Wishes {
 pub struct Settings {
     level: LevelFilter,
     format: Format,
-    /// Plain lines begin with the time.
+    /// Whether plain lines begin with the time.
     timestamps: bool,
     /// Standard error is the journal.
     journal: bool,
-    /// -v or -q was given.
+    /// Whether -v or -q was given.
     told: bool,
 }
 

@@ -21,7 +21,7 @@ mod control;
 mod ctl;
 mod environment;
 mod error;
-// One call of C.
+// `heap` calls one C function, `mallopt`.
 #[allow(unsafe_code)]
 mod heap;
 mod interruption;

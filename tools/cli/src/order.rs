@@ -19,7 +19,7 @@ pub struct Order {
     /// The file, NAME.octr; with --rotate, files are numbered: NAME.00001.octr and so on
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub file: PathBuf,
-    // The sample numbers below which pages are recorded; 65536: all.
+    // Pages with sample numbers below this are recorded; 65536: all pages.
     /// Record all accesses to a share of the pages, such as 1/64 or 2%
     #[arg(long = "sample", value_name = "SHARE", value_parser = sample, default_value = "1")]
     #[serde(default = "whole")]
@@ -78,7 +78,7 @@ pub fn check_file(path: &Path) -> Result<(), String> {
     is_named_so(path)
 }
 
-/// What a sample may look like, for messages.
+/// How to write a sample, for messages.
 pub const SAMPLE_SHAPE: &str = "a share of the pages such as \"1/64\", \"2%\" or \"1\"";
 
 /// Parses a share of the pages, in parts of 65536. The error is a sentence.

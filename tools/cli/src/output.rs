@@ -1,7 +1,8 @@
 //! Writing to standard output and standard error without panicking.
 //!
-//! `println!` panics when its reader has gone (`octavo ctl stat | head -1`). Here that is an error,
-//! [`Error::ReaderGone`], which ends a subcommand quietly and which a server ignores.
+//! `println!` panics when its reader has gone (`octavo ctl stat | head -1`). Here a reader that has
+//! gone is an error, [`Error::ReaderGone`], which ends a subcommand quietly and which a server
+//! ignores.
 
 use std::io::{ErrorKind, Write};
 
@@ -26,7 +27,7 @@ pub fn text(text: &str) -> Result<(), Error> {
     })
 }
 
-/// Writes what a server says at its start: the server outlives its terminal, so a standard output
+/// Writes what a server says at its start. A server may outlive its terminal, so a standard output
 /// that is closed, or that nobody reads any more, is no error.
 pub fn notice(notice: &str) -> Result<(), Error> {
     match text(notice) {

@@ -14,7 +14,7 @@ pub struct Process {
     /// microseconds whatever the size, and can lag by a few hundred KiB on a machine with many
     /// cores; `smaps_rollup` is exact, but walks all page tables.
     pub resident_bytes: Option<u64>,
-    /// Addresses that are mapped.
+    /// The mapped part of the address space, in bytes.
     pub virtual_bytes: Option<u64>,
     /// Open descriptors.
     pub open_fds: Option<u64>,
@@ -58,8 +58,8 @@ fn memory() -> Option<(u64, u64)> {
 
 fn started_s() -> Option<f64> {
     let stat = read_to_string("/proc/self/stat").ok()?;
-    // The program's name may have blanks and brackets. Behind it comes field 3; the start is field
-    // 22.
+    // The program's name may contain blanks and brackets. Field 3 follows it; the start time is
+    // field 22.
     let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
     let system = read_to_string("/proc/stat").ok()?;
     let booted_s: u64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
@@ -82,7 +82,7 @@ mod tests {
             "{process:?}"
         );
         assert!(process.cpu > Duration::ZERO, "{process:?}");
-        // Both clocks may have been set since; not by a day.
+        // Either clock may have been set since, but not by a day.
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         assert!((process.started_s.unwrap() - now_s).abs() < 86_400.0, "{process:?}");
     }

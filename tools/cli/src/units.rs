@@ -13,7 +13,7 @@ pub const DURATION_SHAPE: &str = "a duration such as \"30s\", \"500ms\" or \"2m\
 /// Parses a size such as `32MiB` to bytes. The error is a sentence.
 pub fn size_bytes(text: &str) -> Result<u64, String> {
     let (count, unit) = split(text, SIZE_SHAPE)?;
-    // Like qemu's and the kernel's, a bare letter is a power of 1024.
+    // As in QEMU and the kernel, a bare letter stands for a power of 1024.
     let scale = match &*unit.to_ascii_lowercase() {
         "" | "b" => 1,
         "k" | "kib" => 1 << 10,

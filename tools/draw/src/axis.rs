@@ -9,7 +9,7 @@ pub struct Axis {
     pub log: bool,
     /// Whether ticks are powers of two, as for bytes. Default: 1, 2 and 5 times powers of ten.
     pub binary: bool,
-    /// How a value reads, at a tick and in the tooltip of a point.
+    /// Formats a value for a tick or for the tooltip of a point.
     pub format: fn(f64) -> String,
 }
 

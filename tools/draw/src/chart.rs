@@ -1,4 +1,4 @@
-//! Charts as SVG: curves with their names at their ends, and bars with their values at theirs.
+//! Charts as SVG: curves with a name at the end of each, and bars with a value at the end of each.
 //!
 //! Colours are classes that the page defines (`page.rs`), so that a series has the same colour in
 //! every chart of a page, in the light and in the dark theme.
@@ -35,7 +35,8 @@ pub enum Style {
     Measured,
     /// A line with the spread as a band; with at most 32 points, a dot at each.
     Estimated,
-    /// A dotted line without dots and without a name: a law that was fitted to another curve.
+    /// A dotted line without a dot at each point and without a name, for a function that was fitted
+    /// to another curve.
     Fitted,
 }
 
@@ -98,19 +99,21 @@ const TOP: f64 = 14.0;
 /// The y coordinate of the horizontal axis.
 const FLOOR: f64 = HEIGHT - 46.0;
 
-/// The width of a character of a curve's name, about.
+/// The approximate width of a character of a curve's name.
 const CHARACTER: f64 = 6.8;
 
-/// The least distance between the names of two curves.
+/// The smallest distance between the names of two curves.
 const LINE: f64 = 14.0;
 
 /// Curves with more points than this have no dots.
 pub const DOTS_MAX: usize = 32;
 
-/// Charts with more different `x` values than this have ticks at round values, not at the measured.
+/// Charts with more different `x` values than this have ticks at round values, not at the measured
+/// ones.
 const MEASURED_TICKS_MAX: usize = 16;
 
-/// More names than this have no room at the ends of curves. The legend has them all.
+/// In a chart with more names than this, no curve has its name at its end. The legend lists all
+/// names.
 const NAMES_MAX: usize = ((FLOOR - TOP) / LINE) as usize + 1;
 
 /// An SVG file that is being written.
@@ -253,7 +256,8 @@ fn names<'s>(svg: &mut Svg, across: &Scale, up: &Scale, named: impl Iterator<Ite
 const BAR: f64 = 16.0;
 const GAP: f64 = 12.0;
 const NAMES: f64 = 190.0;
-/// The x coordinate of the right end of the axis of bars; their values need room beyond it.
+/// The x coordinate of the right end of the axis of bars; the bars' values need room to the right
+/// of it.
 const BARS_END: f64 = WIDTH - 80.0;
 
 impl Bars {
@@ -273,8 +277,8 @@ impl Bars {
         svg.text("middle", (NAMES + BARS_END) / 2.0, floor + 30.0, &self.axis.title);
         let mut at = 6.0;
         for (name, bars) in &self.groups {
-            // A group of one has its name at the bar. A larger one has it at the left, and each bar
-            // has a name of its own.
+            // A group of one bar has its name at the bar. A larger group has its name at the left,
+            // and each of its bars a name of its own.
             let is_single = bars.len() == 1;
             let (class, x) = if is_single { ("end", NAMES - 8.0) } else { ("group", 0.0) };
             svg.text(class, x, at + bars.len() as f64 * BAR / 2.0 + 4.0, name);
@@ -313,7 +317,7 @@ impl Bars {
 /// quoted, texts are escaped, and every number is finite. For tests.
 ///
 /// # Panics
-/// If it is not.
+/// If `svg` is not well-formed.
 pub fn assert_well_formed(svg: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = svg;

@@ -1,4 +1,5 @@
-//! Caches without bytes, which say of each access whether the page was resident.
+//! Caches that hold page numbers without bytes, and tell for each access whether the page was
+//! resident.
 
 use octavo_table::{Claim, Mixer, PolicyKind, Shape, SlotIndex, State, Table, Tag};
 
@@ -33,7 +34,7 @@ macro_rules! of_ways {
 /// The numbers of ways that are compiled in.
 pub const WAYS: [u32; 3] = [8, 16, 32];
 
-/// Creates a cache of the engine's page sets, with `ways` pages a set; see [`SetCache::new`].
+/// Creates a cache of the engine's page sets, with `ways` pages per set; see [`SetCache::new`].
 ///
 /// # Panics
 /// If `ways` is not among [`WAYS`].
@@ -41,8 +42,8 @@ pub fn engine_cache(kind: PolicyKind, ways: u32, capacity_pages: u64, seed: u64)
     of_ways!(ways, boxed(kind, capacity_pages, seed))
 }
 
-/// Returns the pages of an engine's cache for which `capacity_pages` are asked: whole sets, and at
-/// least one.
+/// Returns the real capacity, in pages, of an engine's cache when `capacity_pages` are requested:
+/// whole sets, and at least one.
 ///
 /// # Panics
 /// If `ways` is not among [`WAYS`].
@@ -50,7 +51,7 @@ pub fn engine_capacity(ways: u32, capacity_pages: u64) -> u64 {
     of_ways!(ways, capacity_for(capacity_pages))
 }
 
-/// Returns the most pages that an engine's cache can have.
+/// Returns the largest capacity, in pages, that an engine's cache can have.
 ///
 /// # Panics
 /// If `ways` is not among [`WAYS`].

@@ -57,8 +57,8 @@ impl Default for Distinct {
 
 const REGISTER_BITS: u32 = 16;
 
-/// For each of 2^16 parts of all hashes, one more than the most leading zeros of a hash in that
-/// part.
+/// The hashes are divided into 2^16 parts. For each part: one more than the most leading zeros of a
+/// hash in it.
 struct Sketch {
     registers: Box<[u8]>,
     mixer: Mixer,
@@ -72,7 +72,7 @@ impl Sketch {
     fn add(&mut self, page: u64) {
         let hash = self.mixer.tag(page).0;
         let register = &mut self.registers[(hash >> (u64::BITS - REGISTER_BITS)) as usize];
-        // The added bit ends the zeros of a hash without any other bit.
+        // The added bit limits the zeros that are counted in a hash whose other bits are all zero.
         let zeros = (hash << REGISTER_BITS | 1 << (REGISTER_BITS - 1)).leading_zeros() as u8;
         *register = (*register).max(zeros + 1);
     }

@@ -1,9 +1,9 @@
 //! Feeds one reading of a trace to many models.
 //!
 //! Accesses are read in batches: the threads take models from a queue, each runs a whole batch
-//! through the model that it took, and one of them meanwhile reads the next batch. So the trace is
-//! never held as a whole, every model has seen the same accesses whenever the run is interrupted,
-//! and results do not depend on the number of threads.
+//! through the model that it took, and one of them meanwhile reads the next batch. The trace is
+//! therefore never held as a whole, all models have seen the same accesses when the run is
+//! interrupted, and results do not depend on the number of threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ const BATCH_MIN: usize = 64 << 10;
 const BATCH_MAX: usize = 1 << 20;
 const BATCH_TIME: Duration = Duration::from_millis(250);
 
-/// How much was fed to all models.
+/// How many accesses were fed to all models, and whether these were all.
 pub(crate) struct Fed {
     pub requests: u64,
     /// Whether the source was read to its end.
@@ -34,8 +34,8 @@ pub(crate) trait Feed<T>: Send {
 /// Appends the next accesses, none at the end, and returns the share that was read so far.
 type Next<'n, T> = dyn FnMut(&mut Vec<T>) -> Result<Option<f64>, SourceError> + Send + 'n;
 
-/// Reads accesses to their end, or until `stop` is set, and hands all of them to every model.
-/// Calls `progress` after every batch with the accesses so far and the share that was read.
+/// Reads accesses to their end, or until `stop` is set, and feeds all of them to every model. After
+/// every batch, calls `progress` with the number of accesses so far and the share that was read.
 ///
 /// # Errors
 /// The error of `next`.
@@ -78,7 +78,7 @@ fn fill<T>(next: &mut Next<'_, T>, batch: &mut Vec<T>, len: usize) -> Result<Opt
     }
 }
 
-/// Runs a batch through all models, and `read` beside them, and returns the result of `read`.
+/// Runs a batch through all models while one thread runs `read`, and returns the result of `read`.
 fn run_batch<T: Sync, M: Feed<T>, R: Send>(
     batch: &[T],
     models: &mut [M],

@@ -22,7 +22,7 @@ impl Footprint {
     /// set.
     ///
     /// # Errors
-    /// The trace cannot be opened, or the source's own error.
+    /// The trace cannot be opened, or its source fails.
     pub fn of(
         trace: &Trace<'_>,
         stop: &AtomicBool,

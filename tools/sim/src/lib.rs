@@ -2,8 +2,8 @@
 //! without their frames, and through policies of other authors for comparison.
 //!
 //! Data flows one way: a [`Source`] yields the numbers of the pages that are accessed, in order; a
-//! [`Cache`] says of each whether it was resident. Traces are streamed and never held in memory as
-//! a whole.
+//! [`Cache`] tells for each whether it was resident. Traces are streamed and never held in memory
+//! as a whole.
 //!
 //! | to do this | start here |
 //! |---|---|

@@ -6,9 +6,9 @@
 //! - *shards*, *shards-size*: LRU's curve, from a sample (`shards.rs`) at a fixed rate or with a
 //!   fixed number of pages.
 //! - *miniature*: the curve of any policy (Waldspurger et al., "Cache Modeling and Optimization
-//!   using Miniature Simulations", USENIX ATC '17). A small cache with the policy's own code stands
-//!   for each size and sees a sample of the pages; misses are divided by the references that there
-//!   were, as in SHARDS.
+//!   using Miniature Simulations", USENIX ATC '17). For each size, a small cache with the policy's
+//!   own code sees a sample of the pages. As in SHARDS, the miss ratio is the sampled misses
+//!   divided by the sampling rate and by the number of all references.
 //!
 //! *Errors.* The pages of a sample are divided by hash into [`PARTS`] parts, and each part makes
 //! its own estimate with its own sampler or miniature. The standard error of the whole is the
@@ -76,7 +76,8 @@ pub fn curves(
     if fed.complete {
         trace.must_have_accesses(fed.requests)?;
     }
-    // 3. The curves, all at the same sizes. The most exact count of the pages decides about these.
+    // 3. The curves, all at the same sizes. The most accurate count of the footprint determines the
+    //    sizes.
     let footprint_pages = counted_pages
         .or(works.iter().find_map(|work| work.exact().map(ExactLru::footprint_pages)))
         .or(works.iter().find_map(|work| work.shards().map(ShardsInParts::footprint_pages)))
@@ -236,12 +237,13 @@ impl ShardsInParts {
     fn reference(&mut self, page: u64) {
         let tag = self.mixer.tag(page);
         self.whole.reference(tag);
-        // The node bits are independent of whether a page is in the sample.
+        // The node bits of a tag are independent of whether its page is in the sample.
         self.parts[tag.node() % PARTS as usize].reference(tag);
     }
 
     fn point(&self, capacity_pages: u64) -> CurvePoint {
-        // A part has its share of the pages, of any cache, and, with even luck, of the references.
+        // A part has one eighth of the pages, of the cache's capacity and, on average, of the
+        // references.
         let share = f64::from(PARTS);
         let requests = self.whole.references().max(1) as f64;
         let estimate = |part: &Shards| {

@@ -2,8 +2,8 @@
 //!
 //! The files behave like those of procfs and cgroupfs:
 //! - They have no length, and the kernel does not cache them (direct I/O).
-//! - A read from the beginning makes the text; later reads continue it.
-//! - Truncating changes nothing, and each `write` sets the whole value, at any offset.
+//! - A read at offset 0 creates the text; reads at later offsets continue the same text.
+//! - Truncating changes nothing. Each `write`, at any offset, sets the whole value.
 //! - A refused value gets EINVAL and a line in the log.
 //!
 //! The kernel checks permissions; only the server's user has access. Not here: the content of the
@@ -34,13 +34,14 @@ const NAME: &str = "octavo";
 /// Most files open at a time; each may hold its text.
 const OPEN_MAX: usize = 1024;
 
-/// Requests that are processed at a time: a value that takes long to set does not delay reads.
+/// Requests that are processed concurrently, so that setting a value that takes long does not delay
+/// reads.
 const THREADS: usize = 4;
 
 /// The longest `write` that arrives in one piece, in bytes: longer than any value.
 const WRITE_BYTES_MAX: u32 = 64 << 10;
 
-/// Most dead mounts on top of each other that are removed.
+/// Most dead mounts, on top of each other at one path, that are removed.
 const DEAD_MAX: usize = 8;
 
 /// The kernel caches no entry and no attribute.
@@ -88,8 +89,8 @@ pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let Some(session) = self.session.take() else { return };
-        // A process may have its directory or an open file in the tree: then the mount is detached,
-        // and goes when that process is done.
+        // A process may still have its working directory or an open file in the tree. The mount is
+        // then detached, and disappears when that process leaves it.
         if let Err(error) = session.umount_and_join() {
             log::debug!("{}: {error}; detached", self.path.display());
             detach(&self.path);
@@ -280,7 +281,8 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // Made at offset 0 only, so that a text that is read in pieces is consistent.
+        // The text is created at offset 0 only, so that a text that is read in pieces is
+        // consistent.
         let made = match offset {
             0 => match self.tree.read(ino.0) {
                 Some(text) => Some(text),
@@ -336,7 +338,7 @@ impl Filesystem for Files {
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let Some(entries) = self.tree.entries(ino.0) else { return reply.error(Errno::ENOTDIR) };
-        // The kernel knows the number of the parent directory; any will do here.
+        // The kernel knows the number of the parent directory, so any number will do for `..`.
         let above = [(".", ino.0), ("..", ROOT)].map(|(name, number)| (name, Node { number, file: None }));
         let all = above.iter().map(|(name, node)| (*name, node));
         let all = all.chain(entries.iter().map(|(name, node)| (name.as_str(), node)));
@@ -348,8 +350,8 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    // Only the server's configuration makes and removes partitions. (The kernel asks for `mknod`
-    // where there is no `create`. It needs neither `flush` nor `fsync`.)
+    // These calls are refused: only the server's configuration creates and removes partitions.
+    // (Without `create`, the kernel calls `mknod`. It needs neither `flush` nor `fsync`.)
 
     fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
         reply.error(Errno::EPERM);

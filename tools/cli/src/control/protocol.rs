@@ -16,8 +16,8 @@ use super::drain::Refusal;
 use super::report::RecordingReport;
 use crate::order::Order;
 
-/// The version of the protocol. It rises when an old reader would misunderstand a message, not when
-/// a field is added.
+/// The version of the protocol. It rises only with changes that an old reader would misunderstand;
+/// a new field is no such change.
 pub const VERSION: u32 = 1;
 
 /// The longest request in bytes: a few words and a path fit.
@@ -60,14 +60,14 @@ pub struct Request {
     pub record: Option<Order>,
 }
 
-/// The things that a server can do on request. On the wire, they are words in lower case.
+/// The operations that a client can request. On the wire, a verb is a word in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Verb {
     /// The counters.
     Stat,
     /// Make every acknowledged write durable.
     Sync,
-    /// The same with progress; stores that refuse are tried again.
+    /// Like `Sync`, with progress, and objects whose sync fails are retried.
     Drain,
     /// Record a partition until the client sends anything, or disconnects.
     Record,
@@ -88,7 +88,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The verb of a word. The error is a sentence.
+    /// The verb that a word names. The error is a sentence.
     pub fn of(word: &str) -> Result<Verb, String> {
         Verb::from_str(word, false).map_err(|_| {
             let known: Vec<String> = Verb::value_variants().iter().map(|verb| verb.word()).collect();
@@ -101,7 +101,7 @@ impl Verb {
         self.to_possible_value().expect("no verb is hidden").get_name().to_owned()
     }
 
-    /// Whether it may wait for a store without limit.
+    /// Whether the request may wait for a store without limit.
     pub fn may_wait(self) -> bool {
         matches!(self, Verb::Sync | Verb::Drain | Verb::Advise | Verb::Evict)
     }
@@ -125,7 +125,7 @@ pub enum Body {
     Ok(serde_json::Value),
     /// The request is in progress.
     Progress(Progress),
-    /// How far the requested recording is.
+    /// The figures of the requested recording so far.
     Recording(RecordingReport),
     /// The request failed, or was done only in part; the answer is complete.
     Error(Fault),
@@ -143,7 +143,7 @@ pub struct Progress {
 pub struct Fault {
     /// A sentence.
     pub message: String,
-    /// The objects that refused, if objects did.
+    /// The objects whose sync failed; empty if the request failed for another reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<Refusal>,
 }

@@ -1,8 +1,8 @@
 //! The server's side of recordings: one thread per recording takes blocks from the engine, packs
 //! them and writes files.
 //!
-//! An error of a file ends the recording, is logged and counted, and affects no client: the engine
-//! never waits for these threads.
+//! If a file cannot be written, the recording ends, and the error is logged and counted. Clients
+//! are not affected: the engine never waits for these threads.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use crate::control::report::RecordingReport;
 use crate::lock::lock;
 use crate::order::{Order, sample_text};
 
-/// A block that is not full is written one second after its first event: a kill loses at most that.
+/// A block that is not full is written one second after its first event, so `kill -9` loses at most
+/// the events of one second.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// All recordings of a server.
@@ -38,7 +39,7 @@ pub struct Recorder {
 }
 
 impl Recorders {
-    /// Starts a recording. The error is a sentence.
+    /// Starts to record a partition. The error is a sentence.
     pub fn start(self: &Arc<Self>, partition: &Partition, order: &Order) -> Result<Arc<Recorder>, String> {
         order.check()?;
         let mut running = lock(&self.running);
@@ -160,7 +161,7 @@ impl Recorder {
         self.report()
     }
 
-    /// Writes until the recording ends, or its file cannot be written.
+    /// Writes until the recording ends or a file cannot be written.
     fn write(&self, mut recording: Recording, mut writer: Writer) -> Result<Ending, String> {
         let mut part_begins = false;
         let result = loop {
@@ -195,7 +196,7 @@ impl Recorder {
                 Err(error) => break Err(format!("it cannot be written: {error}")),
             }
         };
-        // The last figures, before the recording is gone.
+        // Take the final figures while the recording still exists.
         self.stop();
         self.report();
         result

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::keys::{EXPORT_FIGURES, FIGURES};
 use crate::process;
 
-/// Figures by name. A figure of a newer server may be anything.
+/// Figures by name. A newer server may send figures of any JSON type.
 pub type Figures = BTreeMap<String, Value>;
 
 /// The whole server.
@@ -60,9 +60,9 @@ pub struct PartitionReport {
     /// The recording in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<RecordingReport>,
-    /// Recordings that ended before anybody asked them to.
+    /// How many recordings ended before they were stopped.
     pub recordings_broken_off: u64,
-    /// Those of [`FIGURES`].
+    /// The figures that [`FIGURES`] lists.
     #[serde(flatten)]
     pub figures: Figures,
 }
@@ -97,17 +97,17 @@ pub struct ObjectReport {
     pub dirty_bytes: u64,
     pub failed: bool,
     pub writeback_error: Option<String>,
-    /// How often another program was seen to change its file or device.
+    /// How many changes of its file or device by other programs were noticed.
     pub store_changes: u64,
     /// The last of these changes, in a sentence.
     pub store_change: Option<String>,
-    /// What clients do, and have done since the server's start: [`EXPORT_FIGURES`], and the
+    /// The traffic of its clients, now and since the server's start: [`EXPORT_FIGURES`], and the
     /// requests of each kind.
     #[serde(flatten)]
     pub traffic: Figures,
 }
 
-/// What clients do now, and have done.
+/// The traffic of clients, now and since the server's start.
 #[derive(Default)]
 pub struct Clients {
     /// Clients that are connected.
@@ -116,11 +116,12 @@ pub struct Clients {
     pub exports: Vec<ExportStat>,
 }
 
-/// Asks what clients do.
+/// Returns the current traffic of clients.
 pub type AskClients = Box<dyn Fn() -> Clients + Send + Sync>;
 
 impl Report {
-    /// Asks the cache, and adds what clients do: each export's figures to the object of its name.
+    /// Asks the cache, and adds the traffic of clients: each export's figures to the object of its
+    /// name.
     pub fn of(cache: &Cache, clients: &Clients) -> Report {
         let stat = cache.stat();
         let by_name: HashMap<&str, &ExportStat> =

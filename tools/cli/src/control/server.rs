@@ -1,4 +1,5 @@
-//! The server's end of the control socket: one thread that accepts, one for each `octavo ctl`.
+//! The server's end of the control socket: one thread accepts connections, and each `octavo ctl`
+//! gets a thread of its own.
 //!
 //! These threads use the cache and never touch the server's NBD clients. They end with the process.
 
@@ -31,7 +32,7 @@ const CLIENTS_MAX: usize = 16;
 /// commands that do not wait, such as `stat` and `set`, however many stores hang.
 const WAITING_MAX: usize = 12;
 
-/// How long a client may send nothing, or not read its answer.
+/// How long a client may stay silent, or leave its answer unread.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Pause after a failed `accept` (no descriptors left, say), so that the retries do not spin.
@@ -43,7 +44,7 @@ pub struct Listener {
     _path: SocketPath,
 }
 
-/// What the threads use.
+/// What the threads need to answer requests.
 pub struct Asked {
     /// The cache.
     pub cache: Cache,
@@ -60,15 +61,15 @@ pub struct Asked {
 }
 
 impl Listener {
-    /// Binds the socket with mode 0600. Replaces a socket file of this user that no server listens
-    /// at any more. The error is a sentence.
+    /// Binds the socket with mode 0600. Replaces a socket file of this user if no server listens on
+    /// it any more. The error is a sentence.
     pub fn bind(path: &Path) -> Result<Listener, String> {
         let failed = |error: std::io::Error| format!("cannot listen at unix:{}: {error}", path.display());
         if let Some(directory) = path.parent() {
             make_private_dir(directory)?;
         }
         SocketPath::clear(path).map_err(failed)?;
-        // A mask and not a later chmod: others can connect at no moment.
+        // A umask instead of a later chmod: with chmod, other users could connect for a moment.
         let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
         let bound = UnixListener::bind(path);
         rustix::process::umask(mask);
@@ -104,8 +105,8 @@ struct Seat(Arc<AtomicUsize>);
 impl Seat {
     /// Takes a place if fewer than `max` are taken.
     fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Seat> {
-        // Relaxed: a count of threads that share nothing through it. If all places are taken, the
-        // drop takes the count back.
+        // Relaxed: no data is published through this count. If all places are taken, dropping
+        // `seat` decrements it again.
         let before = taken.fetch_add(1, Ordering::Relaxed);
         let seat = Seat(Arc::clone(taken));
         (before < max).then_some(seat)

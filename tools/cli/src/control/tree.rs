@@ -5,8 +5,9 @@
 //! is also a file's name, or cannot be a file name, its first byte is encoded, as `%6D`. Not here:
 //! FUSE, which is in `mount`.
 //!
-//! The tree keeps nothing about a partition but looks it up by name each time, so that it shows new
-//! and removed partitions at once. A directory keeps its number for as long as the server lives.
+//! The tree stores nothing about a partition. Every request looks the partition up by name, so new
+//! and removed partitions take effect at once. A directory keeps its number for as long as the
+//! server lives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -24,7 +25,7 @@ const _: () = assert!(KEYS.len() < NUMBERS as usize);
 /// The longest value that can be written, in bytes.
 const VALUE_BYTES_MAX: usize = 4096;
 
-/// The file of a group that is no limit.
+/// The only file of a group that is not a limit.
 const CURRENT: &str = "current";
 
 /// The number of the root.
@@ -50,7 +51,7 @@ pub struct Node {
     pub file: Option<u16>,
 }
 
-/// What a directory stands for.
+/// What a directory represents.
 enum Directory {
     Root,
     Partition(Partition),
@@ -127,7 +128,8 @@ impl Tree {
         let text = text.filter(|text| !text.contains(char::is_control));
         let text = text.ok_or_else(|| named("a value is one line of text".into()))?;
         let directory = self.directory(&path).ok_or_else(gone)?;
-        // The write returns at once. The log and `current` show what a store holds up.
+        // The write returns at once. The log and `current` show memory that a store keeps from
+        // being freed.
         let told = |owed: Owed| {
             keys::go_on_with(&owed, &self.cache);
             if !owed.is_nothing() {
@@ -173,7 +175,7 @@ impl Tree {
         })
     }
 
-    /// The bytes charged to the partitions below a directory together.
+    /// The total of the bytes charged to the partitions below a directory.
     fn current(&self, path: &str) -> u64 {
         let partitions = self.cache.partitions().into_iter();
         let below = partitions.filter(|partition| path_of(partition.name()).starts_with(&format!("{path}/")));

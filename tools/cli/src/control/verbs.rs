@@ -97,7 +97,7 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
     }
 }
 
-/// Adds to an answer what is owed because a store does not answer.
+/// Adds to an answer the memory that is still to be freed because a store does not answer.
 fn with_owed(mut answer: Value, owed: &Owed) -> Value {
     if !owed.is_nothing() {
         answer["owed_bytes"] = owed.bytes.into();
@@ -124,7 +124,7 @@ fn partitions(cache: &Cache) -> Value {
     })
 }
 
-/// A partition's settings of one line, by name.
+/// A partition's settings, by name, except those with several lines.
 fn settings(partition: &Partition) -> Value {
     let mut values = serde_json::Map::new();
     values.insert("name".into(), partition.name().into());

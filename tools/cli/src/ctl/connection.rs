@@ -15,11 +15,11 @@ use crate::units::human_bytes;
 /// The control socket of the manual's examples.
 const SYSTEM_SOCKET: &str = "/run/octavo/control.sock";
 
-/// The path of the server's control socket: the one that is given, else the one of a server without
-/// a configuration, else the one of the manual's examples.
+/// The path of the server's control socket: `named` if it is given, else that of a server without a
+/// configuration, else that of the manual's examples.
 pub fn socket(named: Option<&Path>, environment: &Environment) -> Result<PathBuf, Error> {
     if let Some(path) = named {
-        // The form of the configuration, `unix:/path`, is accepted, too.
+        // The form that configurations use, `unix:/path`, is accepted, too.
         let bare = path.to_str().and_then(|path| path.strip_prefix("unix:"));
         return Ok(bare.map_or(path.to_owned(), PathBuf::from));
     }
@@ -96,7 +96,7 @@ impl Connection {
     }
 }
 
-/// The error of an answer that is not what this program expects.
+/// The error for an answer that this program cannot read.
 pub fn unreadable(error: serde_json::Error) -> Error {
     Error::failed(format!("the server's report cannot be read: {error}"))
 }
@@ -106,7 +106,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Value, Error> {
     ask_with(path, request, output::text)
 }
 
-/// The same; `told` gets the progress in between.
+/// Like [`ask`]; `told` gets each progress report.
 pub fn ask_with(
     path: &Path,
     request: &Request,

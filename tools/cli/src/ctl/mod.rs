@@ -1,6 +1,6 @@
 //! The clients of a running server: `octavo ctl`, `octavo ctl top` and `octavo record`.
 //!
-//! `connection` finds the server and carries questions; `tables` and `numa` show answers to people.
+//! `connection` finds the server and sends requests; `tables` and `numa` format answers for people.
 
 mod connection;
 mod numa;
@@ -226,7 +226,7 @@ fn stat(path: &Path, partition: Option<&str>) -> Result<Value, Error> {
     Ok(answer)
 }
 
-/// What to say about settings that were changed: nothing, unless a store delays one.
+/// The text to print after settings were changed: empty, unless a store delays one of them.
 fn set(partition: &str, answer: &Value) -> String {
     let Some(owed) = owed(answer) else { return String::new() };
     match &answer["max"] {
@@ -237,7 +237,7 @@ fn set(partition: &str, answer: &Value) -> String {
     }
 }
 
-/// How much memory a hanging store keeps from being given back.
+/// A sentence about the memory that cannot be given back because a store does not answer.
 fn owed(answer: &Value) -> Option<String> {
     answer.get("held_up")?;
     let bytes = human_bytes(number(answer, "owed_bytes"));

@@ -10,7 +10,7 @@ pub fn tables(answer: &Value) -> String {
     let emulated = if answer["emulated"] == true { ", emulated" } else { "" };
     let refused = if answer["refused"] == true { ", and the kernel refuses to bind memory" } else { "" };
     let (nodes, partitions) = (array(&answer["nodes"]), array(&answer["partitions"]));
-    // Each partition's part of each node.
+    // The share of each partition that lies on each node.
     let mut parts = Vec::new();
     for partition in partitions {
         parts

@@ -50,8 +50,8 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     let failed = |error: std::io::Error| Error::failed(format!("the connection broke: {error}"));
     let stream = connection.stream.try_clone().map_err(failed)?;
     connection.send(&Request { record: Some(order), ..Request::new(Verb::Record) })?;
-    // The end of our side of the connection asks the server to end the recording. The server then
-    // sends the final report.
+    // Shutting down our side of the connection asks the server to end the recording. The server
+    // then sends the final report.
     let watch = move || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(LOOK);

@@ -9,7 +9,7 @@ use crate::control::report::{ObjectReport, PartitionReport, Report};
 use crate::limits;
 use crate::units::{aligned, human_bytes, human_count, percent};
 
-/// A column of a table: its title, and what it shows of an item.
+/// A column of a table: its title, and the text that it shows for an item.
 pub type Column<T> = (&'static str, fn(&T) -> String);
 
 /// A table with a row for each item. The first `left` columns are aligned to the left.
@@ -74,7 +74,8 @@ pub fn resident(report: &Report) -> String {
     report.resident_bytes.map_or_else(String::new, |bytes| format!(", {} resident", human_bytes(bytes)))
 }
 
-/// Lines about its recordings, if there is something to say.
+/// Lines about the partition's recording in progress, and about recordings that ended early; empty
+/// if there are none.
 fn recorded(partition: &PartitionReport) -> String {
     let mut text = String::new();
     if let Some(recording) = &partition.recording {
@@ -165,7 +166,7 @@ fn uptime(seconds: u64) -> String {
     }
 }
 
-/// A number of an answer; 0 if the server does not have it.
+/// A number in an answer; 0 if the server does not have it.
 pub fn number(answer: &Value, key: &str) -> u64 {
     answer[key].as_f64().map_or(0, |number| number as u64)
 }

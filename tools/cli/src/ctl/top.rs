@@ -1,4 +1,4 @@
-//! `octavo ctl top`: the partitions of a running server, side by side, again and again.
+//! `octavo ctl top`: a live view of the partitions of a running server, side by side.
 //!
 //! It sends the requests `stat`, `partitions` and `mrc`, and computes rates from two samples; the
 //! server has no verb for it. The first sample shows the figures since the server's start. `--once`
@@ -29,13 +29,13 @@ use crate::units::{human_bytes, human_count, percent};
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// How many miss ratios the picture of a partition shows.
+/// How many miss ratios the sparkline of a partition shows.
 const HISTORY: usize = 16;
 
 /// Most partitions whose miss curve is requested per sample: each is a request of its own.
 const CURVES_MAX: usize = 64;
 
-/// A column: its title, the number that it is sorted by, and what it shows.
+/// A column: its title, the number that it is sorted by, and the text that it shows.
 type Column = (&'static str, fn(&Shown) -> f64, fn(&Shown) -> String);
 
 /// The columns, in their order. The first one is sorted by its text.
@@ -104,7 +104,7 @@ pub fn run(ask: Ask<'_>, once: bool, sort: usize) -> Result<(), Error> {
     shown.and(restored)
 }
 
-/// Draws and handles keys, until one ends it.
+/// Draws the screen and handles keys, until one of them quits.
 fn watch(view: &mut View, ask: Ask<'_>, terminal: &mut DefaultTerminal) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::failed(format!("terminal: {error}"));
     let mut next = Instant::now() + PERIOD;
@@ -241,10 +241,10 @@ impl View {
 }
 
 impl Shown {
-    /// A partition now, compared with how it was known `elapsed` seconds ago.
+    /// A partition now, compared with `known`, its state `elapsed` seconds ago.
     fn of(now: PartitionReport, known: Shown, limits: Option<&Value>, elapsed: f64) -> Shown {
         let limit = |(key, without): (&str, u64)| {
-            // `max` is a word where it is no number.
+            // A limit that is not a number in the answer is not set.
             limits.and_then(|limits| limits[key].as_u64()).unwrap_or(without)
         };
         let limits = [("min", 0), ("low", 0), ("high", u64::MAX), ("max", u64::MAX)].map(limit);
@@ -261,7 +261,7 @@ impl Shown {
         self.now.figure(name).saturating_sub(self.then.figure(name))
     }
 
-    /// A part's share of itself and the rest.
+    /// The figure `part` divided by the sum of the figures `part` and `rest`.
     fn ratio(&self, part: &str, rest: &str) -> f64 {
         let (part, rest) = (self.since(part), self.since(rest));
         part as f64 / (part + rest).max(1) as f64
@@ -304,7 +304,7 @@ fn head(report: &Report, allowed_bytes: u64) -> String {
     )
 }
 
-/// Miss ratios from 0 to 1 as a picture, the oldest first.
+/// Miss ratios from 0 to 1 as a sparkline, the oldest first.
 fn sparkline(miss_ratios: &VecDeque<f64>) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let bar = |ratio: &f64| BARS[((ratio.clamp(0.0, 1.0) * 8.0) as usize).min(7)];

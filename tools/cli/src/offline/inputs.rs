@@ -136,13 +136,13 @@ impl Traces {
     }
 }
 
-/// A trace, and the files that it has: several, for a recording.
+/// A trace and its files. Only a recording can have several.
 pub struct Named {
     pub files: Vec<PathBuf>,
     pub trace: Trace<'static>,
 }
 
-/// A source that prints its remark about how it ended, once.
+/// A source that prints the remark about its end to standard error, once.
 struct Remarking {
     source: Box<dyn Source>,
     told: Arc<AtomicBool>,
@@ -152,7 +152,7 @@ impl Source for Remarking {
     fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError> {
         let before = pages.len();
         self.source.next(pages)?;
-        // Relaxed: a flag with nothing behind it.
+        // Relaxed: a flag alone; nothing is published with it.
         if pages.len() == before
             && let Some(remark) = self.source.remark()
             && !self.told.swap(true, Ordering::Relaxed)
@@ -313,8 +313,8 @@ impl Run {
         Ok(Run { json, stop, line: Line::new(quiet), begin: Instant::now(), traces, trace: 0 })
     }
 
-    /// Does the work of the next trace, which gets the flag of an interruption and shows its
-    /// progress.
+    /// Runs `work` for the next trace. `work` gets the flag that an interruption raises, and a
+    /// function that shows the progress.
     pub fn next<T>(
         &mut self,
         work: impl FnOnce(&AtomicBool, &mut dyn FnMut(Progress<'_>)) -> Result<T, SourceError>,

@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         .iter()
         .map(|about| plan(arguments, environment, about.as_ref()))
         .collect::<Result<_, _>>()?;
-    // Check what is known of the caches before a trace is read or a file is made.
+    // Check as much as is known about the caches before a trace is read or a file is created.
     for (plan, about) in plans.iter().zip(&recorded) {
         let sample = about.as_ref().map_or(WHOLE, |about| Sample { rate: about.header.sample(), ..WHOLE });
         plan.check(None, &sample).map_err(|error| Error::Usage(format!("--capacity: {error}")))?;

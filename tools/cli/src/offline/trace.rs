@@ -65,7 +65,7 @@ struct Info {
     traces: Vec<PathBuf>,
     #[command(flatten)]
     reading: Reading,
-    /// Write a JSON object a line and trace instead of text
+    /// Write one JSON object per trace and line instead of text
     #[arg(long)]
     json: bool,
 }
@@ -152,8 +152,8 @@ struct Recorded {
     page_bytes: u32,
     sample: f64,
     from_the_first_access: bool,
-    /// Whether a replay of it, with the parts behind it, finds every page that was found, if one
-    /// thread was at work.
+    /// Whether a replay of this part and those that follow it must have the recorded result at
+    /// every access, provided that one thread used the partition.
     exact: bool,
     part: u32,
     began_unix_ms: u64,
@@ -182,7 +182,7 @@ impl Recorded {
     }
 }
 
-/// Tells of every trace, and in the end which could not be read.
+/// Prints the figures of every trace. The error at the end lists the traces that could not be read.
 fn info(arguments: &Info, quiet: bool) -> Result<(), Error> {
     let mut problems = Vec::new();
     let mut json = if arguments.json { Json::StandardOutput } else { Json::Nowhere };

@@ -18,7 +18,7 @@ pub fn uri(address: &Address, export: &str) -> String {
 }
 
 /// The commands for an export of this length, each beside its purpose, and an option for QEMU. No
-/// command writes: people paste without reading.
+/// command writes to the export: people paste without reading.
 pub fn commands(address: &Address, export: &ExportSection, len_bytes: u64) -> String {
     let uri = uri(address, export.name.get_ref());
     // QEMU's option ends at a comma. The URI has none: they are encoded.
@@ -59,7 +59,7 @@ pub fn libvirt_disk(address: &Address, export: &ExportSection) -> String {
         Address::Unix(path) => format!("transport='unix' socket='{}'", xml_quoted(&path.to_string_lossy())),
         Address::Tcp(address) => format!("name='{}' port='{}'", address.ip(), address.port()),
     };
-    // The first export answers to no name.
+    // An export with the empty name is the default: clients name none.
     let name = match export.name.get_ref().as_str() {
         "" => String::new(),
         name => format!(" name='{}'", xml_quoted(name)),

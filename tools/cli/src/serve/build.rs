@@ -12,8 +12,8 @@ use crate::config::{Config, ExportSection, PartitionSection, bytes};
 use crate::control::recorders::{self, Recorders};
 use crate::error::Error;
 
-/// The most bytes that are read ahead of a stream by default, 512 KiB: most devices come near their
-/// bandwidth with it.
+/// The most bytes that are read ahead of a stream by default, 512 KiB: enough for most devices to
+/// come near their bandwidth.
 const READ_AHEAD_DEFAULT: u64 = 512 << 10;
 
 /// Opens a store: [`disk::Store::open`], or [`disk::Store::rehearse`] for a check.
@@ -28,19 +28,20 @@ pub struct Built {
 }
 
 impl Built {
-    /// Makes the cache and its partitions, for a check as for serving. The cache has its threads in
-    /// both: they decide how much memory each partition gets, and a cache without them refuses
-    /// configurations that it could share out with them.
+    /// Creates the cache and its partitions, for `--check` as well as for serving. Even for a check
+    /// the cache starts its threads: they divide the memory among the partitions, and a cache
+    /// without them refuses configurations that it accepts with them.
     pub fn new(config: &Config, topology: Option<TopologySource>) -> Result<Built, Error> {
         let cache = cache(config, topology)?;
         groups(config, &cache)?;
-        // Partitions without a `max` share equally what those with one leave.
+        // Partitions without a `max` get equal shares of the memory that those with a `max` leave.
         let stat = cache.stat();
         let left = stat.memory_max_bytes.saturating_sub(stat.memory_charged_bytes);
         let given: u64 = config.partitions.iter().filter_map(|section| bytes(&section.max)).sum();
         let sharing = config.partitions.iter().filter(|section| section.max.is_none()).count() as u64;
         let share = left.saturating_sub(given) / sharing.max(1);
-        // `max` may add up to more than there is: then each partition starts with its part of that.
+        // The sum of all `max` may exceed the memory. Each partition then starts with a share of
+        // the memory in proportion to its `max`.
         let scaled = |bytes: u64| match given > left {
             true => (u128::from(bytes) * u128::from(left) / u128::from(given.max(1))) as u64,
             false => bytes,

@@ -130,8 +130,8 @@ fn serve(config: &Config, built: &Built, quiet: bool) -> Result<(), Error> {
     health.enter(Phase::Draining, Instant::now());
     log::info!("{}: no more clients; writing back what is dirty", stop::name(signal));
     server.shutdown(GRACE);
-    // The control socket stays open, to watch the drain. The file system goes: unmounting does not
-    // wait for a setting that takes long.
+    // The control socket stays open, so that `octavo ctl` can watch the drain. The control file
+    // system is unmounted; unmounting does not wait for a setting that takes long.
     drop(mounted);
     let refusals = drain::drain(cache, drain_timeout(config), |dirty_bytes| {
         if dirty_bytes > 0 {

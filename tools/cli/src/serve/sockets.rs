@@ -1,7 +1,8 @@
 //! What a server opens to the outside: sockets for NBD clients, for `octavo ctl`, for metrics and
 //! health, and the control file system.
 //!
-//! The error of each names the line of the configuration that asked for it.
+//! If one of them cannot be opened, the error names the line of the configuration that asked for
+//! it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -89,7 +90,7 @@ pub fn scrape(
     Ok(Some(url))
 }
 
-/// The page of a health check: it fails for these reasons, or succeeds if there are none.
+/// The page of a health check that fails for these reasons, or succeeds if there are none.
 fn verdict(reasons: Vec<String>) -> Page {
     let is_good = reasons.is_empty();
     let text = if is_good { "ok\n".into() } else { reasons.join("\n") + "\n" };

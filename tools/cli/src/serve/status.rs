@@ -1,7 +1,8 @@
 //! The status line of the log: the rates of the last seconds, while there are requests.
 //!
-//! The engine counts; a hit writes nothing shared. So the main thread samples the counters every
-//! few seconds, which takes some microseconds and is all that an idle server does.
+//! The engine's threads count their own requests and do nothing for the status line. The main
+//! thread samples their counters every few seconds. A sample takes some microseconds and is all
+//! that the main thread of an idle server does.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

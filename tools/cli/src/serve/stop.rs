@@ -3,7 +3,7 @@
 //! | signal | effect |
 //! |---|---|
 //! | first SIGTERM or SIGINT | asks the server to stop |
-//! | second SIGTERM or SIGINT | this thread ends the process at once, whatever it waits for |
+//! | second SIGTERM or SIGINT | this thread ends the process at once, whatever the server does |
 //! | SIGHUP | is ignored, with a line in the log |
 //! | SIGPIPE | Rust's start-up code ignores it |
 //! | SIGXFSZ | is ignored: a write beyond the limit on file sizes fails with EFBIG |

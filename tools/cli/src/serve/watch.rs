@@ -59,7 +59,7 @@ fn by_file_system<T>(files: &[T], path: impl Fn(&T) -> &Path) -> Vec<Vec<&T>> {
 mod tests {
     use super::*;
 
-    /// A file system that hung stopped the checks of all files.
+    /// Regression: one hung file system stopped the checks of all files.
     #[test]
     fn files_are_grouped_by_file_system() {
         let files = ["/proc/version", "/no/such/file", "/proc/stat", "/dev/null"].map(Path::new);

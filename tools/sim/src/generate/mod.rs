@@ -9,15 +9,16 @@
 //! - `loop:pages=N`: pages 0 to *N* - 1 in order, again and again.
 //! - `phases:pages=N,every=E`: zipf, with other popular pages after every *E* accesses.
 //! - `drift:pages=N,every=E`: after every *E* accesses the next of *N* pages becomes the hottest,
-//!   and all others one rank colder.
+//!   and all others become one rank colder.
 //! - `mix:W=[..],W=[..]`: the workloads in brackets, interleaved by weights *W*; each has its own
 //!   pages.
 //!
-//! All take `requests` (default: 10,000,000) and `seed` (default: 1); in a mix only the outermost
-//! does, for all its parts. Workloads with popular pages take `skew` (default: 0.99) and, except
-//! for `drift`, `ranks`: the number of ranks of Zipf's distribution. As in YCSB the default is
-//! 10,000,000,000, whatever the number of pages: with many pages, many of the accesses are then
-//! spread evenly over all. `ranks=N` gives Zipf's distribution over about the pages themselves.
+//! All take `requests` (default: 10,000,000) and `seed` (default: 1); in a mix, only the outermost
+//! mix takes them, and they apply to all its parts. Workloads with popular pages take `skew`
+//! (default: 0.99) and, except for `drift`, `ranks`: the number of ranks of Zipf's distribution. As
+//! in YCSB the default is 10,000,000,000, whatever the number of pages: with many pages, many of
+//! the accesses are then spread evenly over all of them. With `ranks=N`, the pages themselves have
+//! approximately Zipf's distribution.
 
 mod spec;
 mod workload;

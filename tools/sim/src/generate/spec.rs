@@ -3,7 +3,7 @@
 use crate::generate::workload::{Part, Popular, Workload};
 use crate::generate::zipf::Zipf;
 
-/// The most pages of a workload, so that sums of them fit.
+/// The most pages of a workload, so that the sum over the parts of a mix fits into 64 bits.
 const PAGES_MAX: u64 = 1 << 40;
 
 /// The ranks that YCSB draws from, whatever the number of its records.
@@ -15,7 +15,7 @@ const SKEW_MAX: f64 = 10.0;
 const WEIGHT_MAX: u64 = 1_000_000;
 const SPEC_BYTES_MAX: usize = 16 << 10;
 
-/// The most mixes inside each other, the outermost included.
+/// How deep mixes can be nested, the outermost included.
 const DEPTH_MAX: usize = 4;
 
 const KINDS: &str = "uniform, zipf, scans, loop, phases, drift, mix";

@@ -51,7 +51,7 @@ impl Popular {
 }
 
 impl Workload {
-    /// Returns the limit below which all page numbers lie.
+    /// Returns the number of pages; all page numbers are below it.
     pub fn pages(&self) -> u64 {
         match self {
             Workload::Uniform { pages } | Workload::Loop { pages, .. } | Workload::Drift { pages, .. } => {

@@ -94,7 +94,8 @@ pub struct Curve {
     pub footprint_bytes: u64,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// The share of the pages that was followed at the end; for miniatures, the least of all sizes.
+    /// The share of the pages that was followed at the end; for miniatures, the lowest share of all
+    /// sizes.
     pub rate: f64,
     /// The points, in the order of their sizes.
     pub points: Vec<CurvePoint>,
@@ -133,14 +134,14 @@ impl CurvePoint {
 
 /// The standard errors of an `error`. Two would do for a normal distribution, but a sample's
 /// estimates have heavier tails, since a few popular pages have a large share of all misses, and
-/// eight parts give their spread only to a quarter.
+/// eight parts give their spread only to within a quarter.
 const DEVIATIONS: f64 = 3.0;
 /// The standard error of a point is the greatest of those at sizes up to this factor away.
 /// Neighbours see the same distances, and where a curve is steep their errors jump from one to the
 /// next.
 const NEIGHBOUR: f64 = 2.0;
-/// The least pages of the sample in a cache, and in all, for which the spread of the parts says
-/// something: an eighth of fewer pages is too few.
+/// The smallest number of sampled pages, in a cache and in total, for which the spread of the parts
+/// is meaningful: each part has only an eighth of them.
 const SAMPLED_MIN: f64 = 16.0;
 const SAMPLE_MIN: f64 = 512.0;
 

@@ -9,7 +9,7 @@ use crate::room::{self, Wanted};
 use crate::row::ratio;
 use crate::source::SourceError;
 
-/// The least sets of a miniature of a policy inside sets, whatever the rate.
+/// The smallest number of sets in a miniature of a policy inside sets, whatever the rate.
 const MINIATURE_SETS_MIN: u64 = 64;
 
 /// The greatest number of a page, plus one.
@@ -25,7 +25,7 @@ pub struct Miniature {
     pub rate: f64,
     mixer: Mixer,
     whole: Sampled,
-    /// Empty where the miniature has the size that it stands for.
+    /// Empty if the miniature has the size that it stands for: its estimate then has no error.
     parts: Vec<Sampled>,
     sample: Vec<u64>,
 }
@@ -39,8 +39,8 @@ struct Sampled {
 }
 
 impl Miniature {
-    /// Refuses miniatures that take more memory than there is. Each miniature has as many pages
-    /// again in its parts.
+    /// Refuses miniatures that take more memory than there is. The parts of a miniature together
+    /// have as many pages as the miniature itself.
     pub fn check_room(options: &Options, sizes: &[u64]) -> Result<(), SourceError> {
         let wanted = Policy::with_ways(&options.policies, &options.ways).flat_map(|(policy, ways)| {
             let pages = move |size: &u64| Miniature::pages(policy, ways, *size, options);
@@ -80,8 +80,8 @@ impl Miniature {
         let part =
             |number| sampled(f64::from(number) * part_pages as f64 / capacity_pages as f64, part_pages);
         let parts = if rate < 1.0 { (0..PARTS).map(part).collect() } else { Vec::new() };
-        // A mixer other than the cache's own: with the same one a sample would crowd into some of
-        // its sets.
+        // A mixer other than the cache's own: with the same one, the sample would crowd into some
+        // of the cache's sets.
         let mixer = Mixer::new(!options.seed);
         Miniature { policy, ways, capacity_pages, rate, mixer, whole, parts, sample: Vec::new() }
     }

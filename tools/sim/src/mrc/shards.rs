@@ -7,23 +7,23 @@
 //! Divided by the sampling rate, that is the size of the smallest LRU cache in which the reference
 //! would have hit. When more pages qualify than there is room for, the threshold falls to the
 //! greatest number among them, and the page with that number leaves: *fixed-size* SHARDS. With a
-//! start rate below one and enough room the threshold never moves: *fixed-rate*. It is one
-//! structure, and its memory is bounded either way.
+//! start rate below one and enough room the threshold never moves: *fixed-rate*. Both variants use
+//! this structure, and their memory is bounded.
 //!
 //! A reference to a page that is not followed costs one comparison. A reference to a followed page
 //! costs a probe of a hash table and a walk up and down a Fenwick tree of a few dozen to a few
-//! hundred words; the stack is packed once per as many of these references as there is room.
-//! Nothing is allocated after creation.
+//! hundred words; after each packing of the stack, at least as many of these references pass as
+//! there is room for pages. Nothing is allocated after creation.
 //!
-//! *The correction.* It is luck whether a page with a large share of the references is in the
-//! sample, and luck moves the estimated number of references away from the true one. The paper
-//! adds the difference to the shortest distance (SHARDS_adj). That is right for skewed loads, whose
-//! popular pages hit in any cache, and wrong for even loads, where too many references in the
-//! sample are too many misses as well. How much of the difference is misses can be estimated by a
-//! regression over pages: the sum of references times misses, divided by the sum of squared
-//! references. Both sums are counted here. Missing references beyond what luck explains are left to
-//! the shortest distance: they belong to a popular page outside of the sample. This helps even
-//! loads and does not harm skewed ones.
+//! *The correction.* It is chance whether a page with a large share of the references is in the
+//! sample, so the estimated number of references differs from the true one. The paper adds the
+//! difference to the shortest distance (SHARDS_adj). That is right for skewed loads, whose popular
+//! pages hit in any cache, and wrong for even loads, where too many references in the sample are
+//! too many misses as well. The share of misses in the difference can be estimated by a regression
+//! over pages: the sum of references times misses, divided by the sum of squared references. Both
+//! sums are counted here. Missing references beyond what chance explains belong to a popular page
+//! outside of the sample; as in the paper, they count at the shortest distance, as hits. The
+//! correction helps even loads and does not harm skewed ones.
 //!
 //! What is not here: policies other than LRU (miniatures judge those), forgetting, and time.
 
@@ -54,9 +54,9 @@ struct Followed {
     tag: u64,
     /// The page's place in the stack; in a free entry, the next free one.
     place: u32,
-    /// How many references its first one stood for.
+    /// How many references the page's first reference stood for.
     first: f32,
-    /// How many references all of its references stood for.
+    /// How many references all of the page's references stood for.
     all: f64,
 }
 
@@ -67,7 +67,7 @@ const EMPTY: u32 = u32::MAX;
 /// The sampler. It is fed with the tags of all references and estimates the misses of an LRU cache
 /// of any size.
 pub(super) struct Shards {
-    /// Pages with numbers below are followed.
+    /// Pages with numbers below the threshold are followed.
     threshold: u64,
     samples_max: usize,
     references: u64,
@@ -154,7 +154,8 @@ impl Shards {
         self.misses_among(capacity_pages, self.references as f64)
     }
 
-    /// Estimates the misses where the number of references that the sample stands for is known.
+    /// Estimates the misses of an LRU cache of `capacity_pages`, given the true number of
+    /// `references` that the sample stands for.
     pub fn misses_among(&self, capacity_pages: f64, references: f64) -> f64 {
         if self.squares == 0.0 {
             return 0.0;
@@ -163,18 +164,20 @@ impl Shards {
         self.histogram.from(capacity_pages, excess).clamp(0.0, references)
     }
 
-    /// Returns by how many references the true number exceeds what the sample stands for, as far as
-    /// that is the luck of drawing pages like those of the sample.
+    /// Returns by how much the true number of references exceeds the number that the sampled
+    /// references stand for, but only the part of the excess that chance explains: drawing more or
+    /// fewer pages like those in the sample.
     fn explained_excess(&self, references: f64) -> f64 {
         let excess = references - self.weights;
         let deviations = excess / (self.squares * (1.0 - self.rate())).sqrt().max(1.0);
-        // The number of equally popular pages with the same spread, as a share of the followed
-        // pages: near 1 for an even load.
+        // `alike` equally popular pages would have the same spread. Their number as a share of the
+        // followed pages is near 1 for an even load.
         let alike = self.weights * self.weights / self.squares;
         let evenness = (alike / self.stack.len().max(1) as f64).min(1.0);
-        // For even pages, up to three deviations are luck, and nothing beyond six is. Where some
-        // pages are far more popular than others, missing references mean a missing popular page.
-        // These limits did best on recorded and generated traces.
+        // For an even load, an excess of up to three deviations counts as chance, and the share
+        // that does falls to zero at six. Where some pages are far more popular than others,
+        // missing references mean a missing popular page. These limits did best on recorded and
+        // generated traces.
         let (luck, limit) = (3.0 * evenness, 5.0 * evenness + 1.0);
         excess * (1.0 - ((deviations - luck) / (limit - luck)).clamp(0.0, 1.0))
     }
@@ -472,8 +475,9 @@ mod tests {
             let all = seen.len() as f64;
             for (capacity, misses) in [(all, all), (PAGES as f64 / 2.0, misses_of_half)] {
                 let error = (shards.misses(capacity) - misses).abs() / references;
-                // Without the correction the error of a thousand pages is 3 % here, and 80 % or 20
-                // % if the popular page is in the sample or not.
+                // Without the correction, a sample of a thousand pages has an error of 3 % for the
+                // even load. For the skewed load the error is 80 % if the popular page is in the
+                // sample, and 20 % if it is not.
                 assert!(error < 0.03, "popular {popular}, seed {seed}, {capacity} pages: {error}");
             }
         }
