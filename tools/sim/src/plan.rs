@@ -26,11 +26,11 @@ impl Policy {
         engine.chain(Reference::ALL.into_iter().map(Policy::Reference)).collect()
     }
 
-    /// Returns the policies behind a word: a policy's name, or the group `engine`, `reference` or
+    /// Returns the policies that a word names: a policy, or the group `engine`, `reference` or
     /// `all`.
     ///
     /// # Errors
-    /// The word names no policy; the sentence lists all names.
+    /// The word names no policy; the message lists all names.
     pub fn named(word: &str) -> Result<Vec<Policy>, String> {
         let all = Self::all();
         let chosen: Vec<Policy> = match word {
@@ -77,8 +77,8 @@ impl Policy {
         matches!(self, Policy::Reference(reference) if reference.needs_future())
     }
 
-    /// Returns the pages of a cache for which `asked_pages` are asked: whole sets, and at least
-    /// one.
+    /// Returns the real capacity, in pages, of a cache when `asked_pages` are requested: whole
+    /// sets, and at least one.
     pub fn capacity_pages(self, ways: Option<u32>, asked_pages: u64) -> u64 {
         match (self, ways) {
             (Policy::Engine(_), Some(ways)) => engine_capacity(ways, asked_pages),
@@ -86,7 +86,7 @@ impl Policy {
         }
     }
 
-    /// Returns the most pages that a cache of the policy can have.
+    /// Returns the largest capacity, in pages, that a cache of the policy can have.
     pub fn capacity_pages_max(self, ways: Option<u32>) -> u64 {
         match (self, ways) {
             (Policy::Engine(_), Some(ways)) => engine_capacity_max(ways),
@@ -94,8 +94,8 @@ impl Policy {
         }
     }
 
-    /// Returns the bytes of memory that each page of capacity takes when a cache is made. 0: pages
-    /// take memory when they are accessed, not before.
+    /// Returns the bytes of memory that each page of capacity takes when a cache is made. 0: a page
+    /// takes memory only when it is accessed.
     pub fn bytes_per_page(self) -> u64 {
         match self {
             Policy::Engine(_) => octavo_table::METADATA_BYTES_PER_PAGE_MAX as u64,
@@ -166,7 +166,7 @@ impl Capacity {
         pages.max(1)
     }
 
-    /// Returns whether both are the same size, however it is written.
+    /// Returns whether both are the same size, even if they are written differently.
     pub fn is_same_as(&self, other: &Capacity) -> bool {
         match (self.amount, other.amount) {
             (Amount::Share { parts, of }, Amount::Share { parts: others, of: of_others }) => {

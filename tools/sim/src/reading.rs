@@ -1,4 +1,4 @@
-//! Traces that are read more than once, and how far a reading is.
+//! Traces that are read more than once, and the progress of a reading.
 //!
 //! Not here: where accesses come from ([`Source`]).
 
@@ -12,7 +12,7 @@ pub struct Trace<'t> {
     pub open: Box<dyn Fn() -> Result<Box<dyn Source>, SourceError> + 't>,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'r> {
     /// The name of the trace.

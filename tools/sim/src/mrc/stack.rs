@@ -4,8 +4,8 @@
 /// Pages in the order of their last references. Each page has a *place* in the row of references;
 /// the newest is the last.
 ///
-/// A bit says whether a place is the last reference of some page, and a Fenwick tree over the bits'
-/// words counts these bits.
+/// A bit per place tells whether the place is the last reference of some page, and a Fenwick tree
+/// over the words of these bits counts them.
 pub(super) struct Stack {
     /// A bit per place, set if the place is some page's last reference.
     bits: Vec<u64>,
@@ -20,8 +20,8 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// Creates a stack with room for `pages` pages. It is full, and must be packed, after twice as
-    /// many references.
+    /// Creates a stack with room for `pages` pages. It is full after twice as many references, and
+    /// must then be packed.
     pub fn new(pages: usize) -> Stack {
         let words = (2 * pages).div_ceil(64).max(1);
         assert!(words <= (u32::MAX / 64) as usize, "places have 32 bits");
@@ -67,7 +67,7 @@ impl Stack {
     /// Returns how many pages were referenced after the one at `place`.
     pub fn newer(&self, place: u32) -> usize {
         let word = place as usize / 64;
-        // The pages up to the place, and the one at the place.
+        // The pages of this word up to and including the one at the place.
         let mut older = (self.bits[word] << (63 - place % 64)).count_ones();
         let mut node = word;
         while node > 0 {
@@ -78,7 +78,7 @@ impl Stack {
     }
 
     /// Moves all pages to the first places, in their order, and calls `moved` with each page and
-    /// its new place. Makes room for `pages` pages if that is more than there is.
+    /// its new place. Grows to room for `pages` pages if it has less.
     pub fn pack(&mut self, pages: usize, mut moved: impl FnMut(u32, u32)) {
         assert!(pages > self.live, "room for one page more");
         let mut next = 0;

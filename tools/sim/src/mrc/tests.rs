@@ -163,14 +163,15 @@ fn sizes_go_up_by_equal_factors_to_the_footprint() {
     assert_eq!(capacities(0, 50), [1]);
 }
 
-/// The documented figure: the error of 8192 samples is 0.01 in the mean over traces and 0.02 on the
-/// worst.
+/// The documented figures: with 8192 samples, the error is 0.01 on average over traces, and 0.02 on
+/// the worst trace.
 #[test]
 fn samples_are_near_the_exact_curve_on_recorded_traces() {
     let mut means = Vec::new();
     for trace in recorded() {
         let curves = curves_of(&trace, &options(&[Method::Exact, Method::ShardsSize]));
-        // The mean at sizes by equal factors, as reported, and at evenly spaced sizes.
+        // The greater of two means: at sizes by equal factors, as reported, and at evenly spaced
+        // sizes.
         let mean = even_difference(&trace).max(curves[1].exact_difference_mean.unwrap());
         println!(
             "seed {SEED}, {}: mean {mean:.4} (by equal factors {:.4}, greatest {:.4}), rate {:.4}",
@@ -190,8 +191,9 @@ fn samples_are_near_the_exact_curve_on_recorded_traces() {
     assert!(mean <= 0.01, "{mean}");
 }
 
-/// Regression: the bars were one standard error. At 656 pages of a database's trace the curve said
-/// 0.7745 with 0.0121 either way, where 0.7338 is right: 3.4 standard errors away.
+/// Regression: the error bars were one standard error long. At 656 pages of a database's trace the
+/// curve said 0.7745 ± 0.0121, but the exact miss ratio is 0.7338, which is 3.4 standard errors
+/// away.
 #[test]
 fn bars_hold_in_nineteen_of_twenty_points_of_recorded_traces() {
     let traces = recorded();
@@ -220,8 +222,7 @@ fn bars_hold_in_nineteen_of_twenty_points_of_recorded_traces() {
     }
 }
 
-/// The spread of eight parts says nothing where each has only a page or two of the sample in the
-/// cache.
+/// The spread of eight parts is meaningless if each has only one or two sampled pages in the cache.
 #[test]
 fn sizes_that_hold_too_few_pages_of_the_sample_have_no_bar() {
     let options = Options { rate: Some(0.01), ..options(&[Method::Shards]) };

@@ -9,8 +9,8 @@
 //! Numbers are little-endian; time is in milliseconds since the recording began; the checksum is
 //! CRC-32 of the 20 bytes before it and of the packed bytes. The first block of every file is its
 //! header, so that a file can be read alone. The others are events, and each of these blocks can be
-//! decoded alone. The last block says why the file ends; a file without it is torn: its writer was
-//! killed, or still writes.
+//! decoded alone. The last block says why the file ends. A file without this block is torn: its
+//! writer was killed, or is still writing.
 //!
 //! What is not here: files.
 
@@ -115,7 +115,7 @@ pub fn pack(kind: Kind, time_ms: u64, bytes: &[u8]) -> std::io::Result<Vec<u8>> 
         Kind::Events => {
             Some(zstd::bulk::compress(bytes, ZSTD_LEVEL)?).filter(|packed| packed.len() < bytes.len())
         }
-        // These have few bytes, and people may want to look at them.
+        // These blocks are small, and people may want to look at them.
         Kind::Header | Kind::End => None,
     };
     let is_packed = packed.is_some();
@@ -192,7 +192,7 @@ pub enum Ending {
     Rotated,
     /// Events came faster than they could be written.
     FellBehind,
-    /// The end is torn: the writer was killed, or still writes.
+    /// The end is torn: the writer was killed, or is still writing.
     Torn,
 }
 
@@ -244,7 +244,7 @@ mod tests {
             for at in 0..block.len() {
                 let mut changed = block.clone();
                 changed[at] ^= 0x20;
-                // A changed length makes a block of another length, which the reader finds out.
+                // A changed length gives the block another length, which the reader notices.
                 let lengths = (4..8).contains(&at);
                 assert!(lengths || unpacked(&changed).is_err(), "byte {at}");
             }

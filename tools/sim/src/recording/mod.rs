@@ -1,4 +1,4 @@
-//! Recordings: files with the accesses and the table's steps of a partition, written by a server.
+//! Recordings: files that a server writes, with a partition's accesses and the steps of its table.
 //!
 //! | module | does |
 //! |---|---|

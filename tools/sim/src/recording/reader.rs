@@ -139,7 +139,7 @@ impl Reader {
         self.input.name()
     }
 
-    /// Returns how much was read, from 0 to 1, where that is known.
+    /// Returns the share that was read, from 0 to 1, if it is known.
     pub fn progress(&self) -> Option<f64> {
         let before = self.files - 1 - self.following.len();
         self.input.progress().map(|share| (before as f64 + share) / self.files as f64)
@@ -167,8 +167,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// Counts from the beginning of the first part that is read: its first totals are those before
-    /// it.
+    /// Counts from the beginning of the first part that is read. The first totals in that part are
+    /// the counts of what came before it.
     fn count(&mut self, totals: Totals) {
         let before = self.counted_before.get_or_insert(totals);
         self.counted = Totals {
@@ -193,7 +193,7 @@ impl Reader {
                 Some(_) => return self.fail("the recording ends here, but more files follow".into()),
             },
             Ok(Next::Bad) => self.skipped += 1,
-            // The last file of a server that was killed, or still writes.
+            // The last file of a server that was killed, or is still writing.
             Ok(Next::Over) if self.following.is_empty() => self.ending = Some(Ending::Torn),
             // A server writes the end of a part before it begins the next, so this end was lost
             // later.
@@ -235,7 +235,7 @@ impl Reader {
             };
         };
         let block_bytes = HEAD_BYTES + head.packed_bytes;
-        // One byte more tells whether the block is the last.
+        // One more byte in the input tells that the block is not the last.
         let at_hand = self.input.at_least(block_bytes + 1).map_err(failed)?;
         let is_last = at_hand.len() <= block_bytes;
         let Some(block) = at_hand.get(..block_bytes) else { return Ok(Next::Over) };

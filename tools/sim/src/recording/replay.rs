@@ -1,17 +1,18 @@
 //! Replays a recording: takes a table like the recorded partition's through the same steps.
 //!
-//! For a whole recording the replay takes from it only which pages were accessed and when fills
-//! came, writes ended and pages were written back. The table decides again whether a page is
-//! resident and which page leaves for it. Each access is compared with the cache's count, and each
-//! claim with the recorded way, so that the first difference is reported with its place. Where the
-//! recording began later than the partition, or steps are missing, the two may differ; then a page
-//! that was resident in the cache is brought in, so that one difference does not cause others. Such
-//! a recording, and a part whose first parts are missing, lists the pages that were resident with
-//! the policy's bits, and what the policy had learned; ghosts are missing.
+//! From a whole recording, the replay takes only which pages were accessed, and when fills arrived,
+//! writes ended and pages were written back. The table decides anew whether a page is resident, and
+//! which page is evicted for it. Each access is compared with the cache's count, and each claim
+//! with the recorded way, so that the first difference is reported with its place. If the recording
+//! began later than the partition, or steps are missing, the replay may differ from the cache. It
+//! then brings in a page that was resident in the cache, so that one difference does not cause
+//! others. Such a recording lists at its beginning the pages that were resident, with the policy's
+//! bits, and what the policy had learned. So does every part after the first, in case the parts
+//! before it are missing. Ghosts are not listed.
 //!
 //! For a sample, a table smaller by the sample's rate sees only the accesses (Waldspurger et al.,
 //! "Cache Modeling and Optimization using Miniature Simulations", ATC '17), and each miss stands
-//! for as many as the sample leaves out.
+//! for 1 / rate misses.
 //!
 //! | file | holds |
 //! |---|---|
@@ -43,8 +44,8 @@ pub struct Replayed {
     pub hits: u64,
     /// Accesses whose page was resident in the cache.
     pub hits_recorded: u64,
-    /// The cache's own counts at the end of what was read: of all accesses, including those that a
-    /// sample leaves out.
+    /// The cache's own counts at the end of the parts that were read, for all accesses, including
+    /// those that a sample leaves out.
     pub counted: Totals,
     /// The first difference between the cache and the replay.
     pub difference: Option<Difference>,
@@ -54,8 +55,8 @@ pub struct Replayed {
     pub misfits: u64,
     /// How the recording ends. None: the replay was interrupted.
     pub ending: Option<Ending>,
-    /// Nothing is missing: if one thread used the partition, every access must have the same
-    /// result.
+    /// Whether nothing is missing. Then, if one thread used the partition, every access must have
+    /// the same result.
     pub is_exact: bool,
     /// Why the replay is not exact.
     pub inexact_because: Option<String>,
@@ -66,7 +67,8 @@ pub struct Replayed {
 /// The first difference between a cache and its replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The number of the access that differs, or of the last one before; the first is 1.
+    /// The number of the access that differs, or of the last access before the difference; the
+    /// first is 1.
     pub access: u64,
     /// The name of the object.
     pub object: String,
@@ -90,8 +92,8 @@ impl Replayed {
     }
 
     /// Returns the estimated miss ratio of all accesses. The recording of a sample has the cache's
-    /// misses of the sample and of all pages, so the luck of the draw is known: the replay's misses
-    /// of the sample are scaled as the cache's are.
+    /// misses both for the sample and for all pages. The replay's misses of the sample are scaled
+    /// by the ratio of these two, which corrects for the luck of the draw.
     pub fn miss_ratio(&self) -> f64 {
         let misses_recorded = self.accesses - self.hits_recorded;
         if self.sample == 1.0 || misses_recorded == 0 {
@@ -212,11 +214,11 @@ struct Twin<const W: usize> {
     names: HashMap<u64, String>,
     /// The versions of pages whose write-back is in flight, by key.
     writebacks: HashMap<u64, u64>,
-    /// Pinned slots, by the number that they have in the recording.
+    /// Pinned slots, by their numbers in the recording.
     pins: HashMap<u32, Vec<SlotIndex>>,
     /// The moves of a resize that are pending, the next one last.
     pending: Vec<Move>,
-    /// The next move has begun; the recording tells which of its sets have moved.
+    /// Whether the next move has begun; the recording tells which of its sets have moved.
     has_begun: bool,
     /// The segment that the pending moves empty.
     leaving: Option<SegmentIndex>,
@@ -225,10 +227,11 @@ struct Twin<const W: usize> {
     /// The numbers of the partition's segments; the table's may have other numbers.
     segments: HashSet<u32>,
     segments_max: u32,
-    /// The recording has not named the segments yet; their numbers are guessed.
+    /// Whether the recording has not named the segments yet, so that their numbers are guessed.
     is_unnamed: bool,
     is_from_the_first: bool,
-    /// For a sample: how many of the partition's segments one segment of the table stands for.
+    /// For a sample: the number of the partition's segments that one segment of the table
+    /// represents.
     segments_in_one: f64,
     /// The results so far.
     found: Replayed,
@@ -281,7 +284,7 @@ impl<const W: usize> Twin<W> {
                 Some(slot) => drop(self.table.slot(slot).unpin()),
                 None => self.found.misfits += 1,
             },
-            // The reader adds them up.
+            // The reader adds up the totals.
             Event::Totals(_) => {}
             Event::Policy { policy } => self.set_policy(*policy),
             Event::Opened { object, name } => drop(self.names.insert(*object, name.clone())),
@@ -351,8 +354,9 @@ impl<const W: usize> Twin<W> {
         let _ahead = self.table.touch(found);
     }
 
-    /// Brings a page in that no recorded step brings in, if it is not resident and its set has a
-    /// slot for it. While sets move, only the lock of the page's set tells whether it is resident.
+    /// Brings in a page for which the recording has no step, if the page is not resident and its
+    /// set has a slot for it. While sets move, only the lock of the page's set tells whether it is
+    /// resident.
     fn bring(&mut self, tag: Tag, dirty: bool, claim: impl FnOnce(&mut SetGuard<'_, W>) -> Claim) {
         let mut guard = self.table.lock(tag);
         if guard.find(tag).is_none()

@@ -258,7 +258,7 @@ fn the_replay_of_a_recording_that_began_later_has_as_many_segments_as_the_partit
     assert_eq!(slots(&[Event::Leave { segment: 3 }, Event::Join { segment: 7 }]), 2 * SEGMENT);
 }
 
-/// Regression: the lost events were missing without an error.
+/// Regression: events were lost without an error.
 #[test]
 fn a_part_in_the_middle_that_lost_its_end_is_an_error_or_counted() {
     let folder = tempfile::tempdir().unwrap();
@@ -303,8 +303,8 @@ fn fill(page: u64, way: u8) -> [Event; 2] {
     [step(page, Step::Claim(place)), step(page, Step::Publish { dirty: false })]
 }
 
-/// Regression: a page was pinned in the cache and not in the replay, so the claim beside it evicted
-/// the page itself, and the replay panicked.
+/// Regression: a page was pinned in the cache and not in the replay, so the claim for its successor
+/// evicted the page itself, and the replay panicked.
 #[test]
 fn a_page_evicted_for_its_own_successor_is_a_misfit() {
     let mut events: Vec<Event> = (0..600).flat_map(|page| fill(page, 0)).collect();

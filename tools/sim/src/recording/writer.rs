@@ -1,8 +1,8 @@
 //! Writes a recording: one file, or files of a bounded size, of which the last few are kept.
 //!
-//! Only the owner can read the files (mode 0600), because a recording has a tenant's accesses and
-//! the secret that places its pages. A file never replaces an existing one. Readers see a block as
-//! a whole or not at all, by its checksum.
+//! Only the owner can read the files (mode 0600), because a recording contains a tenant's accesses
+//! and the secret that places its pages. A file never replaces an existing one. By its checksum,
+//! readers accept a block as a whole or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -90,8 +90,8 @@ impl Writer {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for an invalid rotation, name or part, before anything is
-    /// written; [`ErrorKind::AlreadyExists`] if a file without a number exists; others if it cannot
-    /// be written.
+    /// written; [`ErrorKind::AlreadyExists`] if the recording is one file without a number, and
+    /// that file exists; others if the file cannot be written.
     pub fn create(path: &Path, rotation: Rotation, about: About) -> io::Result<Writer> {
         let refused = |what: String| io::Error::new(ErrorKind::InvalidInput, what);
         rotation.check().map_err(refused)?;
@@ -133,8 +133,8 @@ impl Writer {
         self.put(&block::pack(Kind::Events, time_ms, events)?)
     }
 
-    /// Ends the file and begins the next one. Its events must begin with the state that makes them
-    /// readable without the files before.
+    /// Ends the file and begins the next one. The events of the next file must begin with the state
+    /// that makes them readable without the earlier files.
     ///
     /// # Errors
     /// One of the two files cannot be written, or a file that is not kept cannot be removed.

@@ -19,7 +19,7 @@ pub(super) const OFTEN_GHOSTS: usize = 3;
 /// The lists of ARC and of CAR.
 pub(super) struct Adaptive<T> {
     pub capacity: u64,
-    /// How many pages [`ONCE`] should have; p in the paper.
+    /// The target number of pages in [`ONCE`]; p in the paper.
     pub target: f64,
     pub pages: Lists<T>,
 }

@@ -2,14 +2,14 @@
 //!
 //! Jiang, Chen, Zhang, "CLOCK-Pro: An Effective Improvement of the CLOCK Replacement" (USENIX ATC
 //! '05), sections 4.2 and 4.3. It has no parameter: how many cold pages may be resident adapts
-//! between one and all but one. What the paper leaves open: free frames take hot pages first and
-//! a hundredth of cold ones last, as with LIRS; and a cold page whose mark says that it was used
-//! during its test stays in its test when a hand passes that ends tests.
+//! between one and all but one. The paper leaves two details open. Here, free frames take hot pages
+//! first and a hundredth of cold pages last, as in LIRS. And the hand that ends tests does not end
+//! the test of a cold page whose mark says that it was used during the test.
 //!
-//! libCacheSim's version is no check: it starts with the whole cache as its target for cold pages
-//! and, beyond the target, does not bring pages in, for a miss ratio of 0.70 where LRU has 0.34 and
-//! this one 0.35 (ARC's trace OLTP, a tenth of its pages). LIRS, which CLOCK-Pro approximates, has
-//! 0.34.
+//! libCacheSim's version cannot serve as a check: it starts with the whole cache as its target for
+//! cold pages and, beyond the target, does not bring pages in. On ARC's trace OLTP, with a tenth of
+//! its pages, its miss ratio is 0.70, where LRU has 0.34 and this version 0.35. LIRS, which
+//! CLOCK-Pro approximates, has 0.34.
 
 use super::lists::Lists;
 use crate::cache::Cache;
@@ -32,11 +32,11 @@ struct State {
     used: bool,
 }
 
-/// Turns hot pages that were not used into cold ones; new pages come in right behind it.
+/// Turns hot pages that were not used into cold ones. New pages enter right behind this hand.
 const HOT: usize = 0;
 /// Finds pages to evict.
 const COLD: usize = 1;
-/// Ends tests, so that ghosts are no more than pages.
+/// Ends tests, so that there are never more ghosts than pages of capacity.
 const TEST: usize = 2;
 
 const RING: usize = 0;
@@ -77,7 +77,7 @@ impl ClockPro {
         self.hands = self.hands.map(|hand| hand.or(Some(node)));
     }
 
-    /// Takes a page off the clock. Hands that point to it turn to the next one.
+    /// Removes a page from the clock. Hands that point to it turn to the next one.
     fn forget(&mut self, node: u32) {
         let next = self.after(node).filter(|next| *next != node);
         for hand in self.hands.iter_mut().filter(|hand| **hand == Some(node)) {
@@ -112,7 +112,7 @@ impl ClockPro {
         self.cold_target = (self.cold_target - 1).max(1);
     }
 
-    /// Turns the hot hand until a hot page, of which there is one, becomes cold.
+    /// Turns the hot hand until a hot page becomes cold. There must be a hot page.
     fn cool_one(&mut self) {
         loop {
             let node = self.turn(HOT);

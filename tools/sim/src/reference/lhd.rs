@@ -1,4 +1,4 @@
-//! LHD: evicts the page of the lowest hit density in a random sample. For comparison only.
+//! LHD: evicts the page with the lowest hit density in a random sample. For comparison only.
 //!
 //! Beckmann, Chen, Cidon, "LHD: Improving Cache Hit Rate by Maximizing Hit Density" (NSDI '18),
 //! with the parameters of the authors' code, which libCacheSim has too: 16 classes by the sum of a
@@ -159,7 +159,8 @@ impl Lhd {
         self.tags.push(tag);
     }
 
-    /// Returns whether a page is an explorer from now on, and whether the dice drew it as one.
+    /// Returns two values: whether a page is an explorer from now on, and whether the dice drew it
+    /// as one.
     fn explores(&mut self) -> (bool, bool) {
         let drawn = self.dice.below(EXPLORE_ONE_IN) == 0;
         let explorer = drawn && self.explorers_left > 0 && self.reconfigurations < RECONFIGURATIONS_EARLY;
@@ -184,7 +185,8 @@ impl Lhd {
         self.reconfigurations += 1;
     }
 
-    /// Makes an age bucket about 1/200 of the accesses that turn the cache over.
+    /// Sets the width of an age bucket to about 1/200 of the accesses in which the cache turns
+    /// over.
     fn adapt_age_shift(&mut self) {
         let wanted = self.pages_average / self.pages_average_weight / (AGE_ERROR * AGES as f32);
         let mut shift = 1;
@@ -211,7 +213,7 @@ impl Lhd {
 pub(super) struct Dice(u128);
 
 impl Dice {
-    /// Starts from `seed`, made odd by adding at most one.
+    /// Starts from `seed`; an even seed is raised by one, because it must be odd.
     pub fn new(seed: u64) -> Self {
         Dice(u128::from(seed | 1))
     }
@@ -231,8 +233,8 @@ fn class(hit_ages: u32) -> usize {
     (0..CLASSES - 1).find(|class| hit_ages << class >= AGE_MAX).unwrap_or(CLASSES - 1)
 }
 
-/// Returns the hit density of each age: later hits divided by the age buckets that pages still
-/// live.
+/// Returns the hit density of each age: the hits at this age or later, divided by the total
+/// remaining lifetime of the pages that reach it, in age buckets.
 fn densities(hits: &[f32], evictions: &[f32]) -> Vec<f32> {
     let mut densities = vec![0.0; AGES];
     let mut hits_later = hits[AGES - 1];

@@ -1,25 +1,27 @@
 //! Linux's policy for the pages of files, with and without refault distances. For comparison only.
 //!
-//! Two lists, inactive and active, after `mm/swap.c` (`folio_mark_accessed`) and `mm/vmscan.c`
-//! (`inactive_is_low`, `shrink_active_list`) of Linux 6.x, an approximation of CLOCK-Pro by its own
-//! account. A page comes in inactive; its second access while it is inactive makes it active. Pages
-//! leave from the inactive list's old end; read and written pages (not mapped ones) get no second
-//! chance there. While the inactive list is low, the oldest active pages become inactive; it is low
-//! below an equal share, or, for more than 1 GiB of pages of 4 KiB, below a share of one to the
-//! square root of ten times the GiB.
+//! Two lists, inactive and active, modelled on `mm/swap.c` (`folio_mark_accessed`) and
+//! `mm/vmscan.c` (`inactive_is_low`, `shrink_active_list`) of Linux 6.x, which describes the policy
+//! as an approximation of CLOCK-Pro. A page comes in inactive; its second access while it is
+//! inactive makes it active. Pages leave from the inactive list's old end; read and written pages
+//! (not mapped ones) get no second chance there. While the inactive list is low, the oldest active
+//! pages become inactive. The inactive list is low if it is shorter than the active one; with 1 GiB
+//! of pages of 4 KiB or more, if there are more active pages than inactive ones times the square
+//! root of ten times the GiB.
 //!
-//! Refault distances after `mm/workingset.c`: a clock ticks at each eviction and activation. A page
-//! that comes back within as many ticks as there are active pages comes in active.
+//! Refault distances are modelled on `mm/workingset.c`: a clock ticks at each eviction and
+//! activation. A page that comes back within as many ticks as there are active pages comes in
+//! active.
 //!
-//! What is not here: batches of 32 pages, the per-CPU lists on the way, read-ahead, anonymous
-//! memory, the multi-generational LRU.
+//! What is not here: batches of 32 pages, the per-CPU lists through which pages reach the LRU
+//! lists, read-ahead, anonymous memory, the multi-generational LRU.
 
 use super::lists::Lists;
 use crate::cache::Cache;
 
 const INACTIVE: usize = 0;
 const ACTIVE: usize = 1;
-/// Pages that left, the earliest first; only with refault distances.
+/// Evicted pages, the first evicted first; only with refault distances.
 const GHOSTS: usize = 2;
 
 const PAGES_PER_GIB: u64 = 1 << 18;
@@ -28,7 +30,7 @@ const PAGES_PER_GIB: u64 = 1 << 18;
 struct State {
     /// `PG_referenced`: another access while the page is inactive activates it.
     referenced: bool,
-    /// When the page left, for ghosts.
+    /// For ghosts: the age at which the page was evicted.
     left: u64,
 }
 

@@ -7,8 +7,8 @@
 //! that left the cache first is forgotten first.
 //!
 //! libCacheSim departs from the paper at a hit of a resident HIR page that is no longer in the
-//! stack: it turns the oldest LIR page into a HIR page, which pushes another one out, though no
-//! page takes the place (`hit_RD_HIRinQ`). The paper changes no page's status there (its case 2b),
+//! stack: it turns the oldest LIR page into a HIR page, which evicts another HIR page, although no
+//! page needs the place (`hit_RD_HIRinQ`). The paper changes no page's status there (its case 2b),
 //! and neither does this file; `tests/libcachesim.rs` says by how much the miss ratios differ, at
 //! most 0.0014.
 
@@ -18,7 +18,7 @@ use crate::cache::Cache;
 const STACK: usize = 0;
 /// Resident HIR pages, the next victim first.
 const QUEUE: usize = 0;
-/// Ghosts, the one that left first, first.
+/// Ghosts, in the order in which they left the cache.
 const GHOSTS: usize = 1;
 
 /// The status of a page follows from its lists:
@@ -31,7 +31,7 @@ const GHOSTS: usize = 1;
 pub(super) struct Lirs {
     capacity: u64,
     low_max: u64,
-    /// LIR pages.
+    /// The number of LIR pages.
     low: u64,
     stack: Lists,
     queues: Lists,
@@ -109,8 +109,8 @@ impl Lirs {
     }
 
     fn bring_in(&mut self, page: u64, stacked: Option<u32>, ghost: Option<u32>) {
-        // The ghost leaves its list first, so that the page that it displaces cannot make it
-        // forgotten.
+        // The ghost leaves its list first. Otherwise the page that it displaces could become a
+        // ghost and push it out of the list.
         if let Some(ghost) = ghost {
             self.queues.remove(ghost);
         }

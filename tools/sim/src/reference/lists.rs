@@ -1,6 +1,6 @@
 //! The pages that a reference policy knows, resident or ghost, each in one of several lists.
 //!
-//! A known page is a *node*: a `u32` that indexes one vector. There are no pointers, reference
+//! A known page is a *node*: a `u32`, its index in one vector. There are no pointers, reference
 //! counts or allocations per page, and the node of a forgotten page is used again. A list runs from
 //! its oldest to its newest node. What is not here: any policy, and any limit on the known pages.
 
@@ -43,12 +43,12 @@ impl<T> Lists<T> {
         Lists { index: HashMap::default(), nodes: Vec::new(), free: Vec::new(), ends: vec![EMPTY; count] }
     }
 
-    /// Returns the pages known in all lists.
+    /// Returns the number of known pages, in all lists together.
     pub fn known(&self) -> u64 {
         self.index.len() as u64
     }
 
-    /// Returns the pages in `list`.
+    /// Returns the number of pages in `list`.
     pub fn len(&self, list: usize) -> u64 {
         self.ends[list].len
     }
@@ -85,8 +85,8 @@ impl<T> Lists<T> {
         node
     }
 
-    /// Adds an unknown page to `list`, next to and older than the node `newer`; as the newest page
-    /// if there is no such node.
+    /// Adds an unknown page to `list` as the next older neighbour of the node `newer`, or as the
+    /// newest page if `newer` is None.
     pub fn push_before(&mut self, list: usize, newer: Option<u32>, page: u64, state: T) -> u32 {
         let Some(newer) = newer else { return self.push(list, page, state) };
         let node = self.insert(page, state);

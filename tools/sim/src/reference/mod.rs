@@ -1,11 +1,11 @@
-//! Policies of other authors, for comparison only. The engine uses none of this, and this uses
-//! nothing of the engine.
+//! Policies of other authors, for comparison only. The engine does not use this module, and this
+//! module uses nothing from the engine.
 //!
 //! Each policy spans the whole cache, in one thread, with exact lists: the best that the policy can
-//! do, at a price that a cache on many cores would not pay. Each file cites its paper and states
+//! do, at a cost that is too high for a cache on many cores. Each file cites its paper and states
 //! its parameters. Where a paper leaves something open, the file follows libCacheSim, so that the
-//! miss ratios can be checked (`tests/libcachesim.rs`). Every policy brings in every page that is
-//! accessed.
+//! miss ratios can be checked (`tests/libcachesim.rs`). With every policy, every page that is
+//! accessed becomes resident.
 //!
 //! What is not here: objects larger than one page, deletions, changes of the capacity, and the time
 //! that a policy takes.

@@ -1,5 +1,5 @@
-//! Belady's optimum, of the whole cache and inside each set: no policy misses less. For comparison
-//! only.
+//! Belady's optimum, for the whole cache and inside each set: no policy has fewer misses. For
+//! comparison only.
 //!
 //! Belady, "A Study of Replacement Algorithms for a Virtual-Storage Computer" (IBM Systems Journal
 //! 5(2), 1966): evict the page whose next access is furthest away. Every page that is accessed
@@ -10,10 +10,11 @@
 //! memory up to a limit and move to unnamed files in a scratch folder beyond it, 16 bytes an
 //! access; the second pass also needs an entry per distinct page.
 //!
-//! After that, no page is ever looked up. A resident page is known by the time of its next access,
-//! and no two pages share one; so an access is a hit exactly if its own number is among those
-//! times. For the whole cache each time is a bit, and words above words of bits find the latest: an
-//! eighth of a byte per access, whatever the capacity. A set keeps one number per way.
+//! After that, no page is ever looked up. A resident page is identified by the time of its next
+//! access, which no two pages share, so an access is a hit exactly if its own number is among those
+//! times. For the whole cache, each time is a bit in a hierarchy of bitmaps, which finds the latest
+//! time; this takes an eighth of a byte per access, whatever the capacity. A set keeps one number
+//! per way.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -36,7 +37,8 @@ pub struct Access {
     pub next: u64,
 }
 
-/// A whole trace whose every access knows its future. It is read from its beginning, like a source.
+/// A whole trace in which each access knows its page's next access. It is read from its beginning,
+/// like a source.
 pub struct Future {
     pages: Log,
     nexts: Log,
@@ -113,8 +115,8 @@ pub fn misses(
     }
 }
 
-/// Returns the pages of an optimum for which `capacity_pages` are asked: at least one, and with
-/// `ways` whole sets.
+/// Returns the real capacity, in pages, of an optimum when `capacity_pages` are requested: at least
+/// one page and, with `ways`, whole sets.
 pub fn rounded(capacity_pages: u64, ways: Option<u32>) -> u64 {
     let ways = u64::from(ways.unwrap_or(1).max(1));
     (capacity_pages / ways).max(1) * ways
@@ -139,7 +141,7 @@ enum Resident {
         ways: usize,
         seed: u64,
         /// The next access of each way's page. [`NEVER`] for pages that are not accessed again and
-        /// for empty ways: both are taken first.
+        /// for empty ways: both are replaced first.
         nexts: Vec<u64>,
     },
 }
@@ -220,7 +222,7 @@ fn mix(number: u64) -> u64 {
 }
 
 /// A set of numbers below a limit, as bits; each bit of a level says whether a word of the level
-/// below has a bit.
+/// below has a bit that is set.
 struct Times {
     levels: Vec<Vec<u64>>,
 }

@@ -17,8 +17,8 @@ pub(super) enum Rule {
     /// Evicts the first page that was not used since it came in; used pages before it lose their
     /// mark and go to the end of the queue.
     Clock,
-    /// CLOCK whose used pages keep their places while a hand passes from the oldest to the newest
-    /// page.
+    /// Like [`Rule::Clock`], but used pages keep their places while a hand moves from the oldest to
+    /// the newest page.
     Sieve,
 }
 

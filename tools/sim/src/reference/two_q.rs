@@ -68,8 +68,8 @@ mod tests {
         // One new page at least, two ghosts.
         let mut two_q = TwoQ::new(4);
         assert_eq!(two_q.run(&[1, 2, 3, 4, 5]), 5);
-        // 1 is a ghost, so it comes to the main list. 2 becomes a ghost, and the scan makes it
-        // forgotten.
+        // 1 is a ghost, so it moves to the main list. 2 becomes a ghost, and the scan pushes it
+        // out.
         assert_eq!(two_q.run(&[1, 6, 7, 8, 9, 10, 1]), 6);
         assert!(!two_q.access(2));
         assert!(two_q.access(1));

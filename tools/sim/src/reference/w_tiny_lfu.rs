@@ -1,7 +1,7 @@
 //! W-TinyLFU. For comparison only.
 //!
 //! Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy" (ACM
-//! Transactions on Storage 13(4), 2017). An LRU window of a hundredth of the cache, behind it a
+//! Transactions on Storage 13(4), 2017). An LRU window of a hundredth of the cache is followed by a
 //! segmented LRU (the main part), a fifth of which is on probation. A page that leaves the window
 //! enters the main part only if the sketch counted it more often than the page that it would
 //! displace.
@@ -9,10 +9,11 @@
 //! The paper leaves the sketch to the implementation. This one is libCacheSim's to the last bit: a
 //! counting Bloom filter in which one estimate in a thousand is wrong while it holds as many pages
 //! as the main part. It counts arrivals, hits in the main part, and departures from the window;
-//! after 32 such hits per page of the main part all counts are halved. With another hash the miss
-//! ratios of a cache of 500 pages differ by up to 0.06: once far more pages pass than the filter is
-//! sized for, its estimates are chance. Caffeine counts every access in four bits, halves after ten
-//! accesses per page and lets the window grow and shrink; that is not here.
+//! after 32 such hits per page of the main part all counts are halved. With another hash, the miss
+//! ratios of a cache of 500 pages differ by up to 0.06: once the filter has seen far more pages
+//! than it is sized for, its estimates are mostly chance. Caffeine counts every access in four
+//! bits, halves after ten accesses per page, and adapts the size of the window; none of these is
+//! implemented here.
 //!
 //! Where the main part does not divide by five, libCacheSim rounds both segments down, and a hit
 //! then evicts a page though the cache is not full. Here the segment on probation is rounded up.
@@ -141,7 +142,7 @@ pub(super) struct Sketch {
 /// ln(1000) / ln(2)^2: one estimate in a thousand is wrong once the sketch has counted as many
 /// pages as it is sized for.
 const COUNTERS_PER_PAGE: f64 = 14.377_587;
-/// ln(2) times that.
+/// ln(2) times [`COUNTERS_PER_PAGE`]: the optimal number of hashes.
 const HASHES: u32 = 10;
 
 /// The seeds that libCacheSim uses.

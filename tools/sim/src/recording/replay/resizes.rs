@@ -6,8 +6,8 @@ use octavo_table::{NoBytes, Pass, SegmentIndex};
 use super::Twin;
 
 impl<const W: usize> Twin<W> {
-    /// Names the partition's segments when the recording began. The table has as many, which may
-    /// have other numbers.
+    /// Names the partition's segments when the recording began. The table has as many segments,
+    /// which may have other numbers.
     pub fn name_segments(&mut self, first: u32, count: u32) {
         if std::mem::take(&mut self.is_unnamed) {
             self.segments.clear();
@@ -16,8 +16,9 @@ impl<const W: usize> Twin<W> {
     }
 
     /// Makes the next step of a resize. For a recording that begins with its partition, the table
-    /// makes exactly the recorded step. For one that begins later, the table's directory has
-    /// another history and needs other moves: it only gets as many segments as the partition has.
+    /// makes exactly the recorded step. For a recording that begins later, the table's directory
+    /// has another history and needs other moves, so the table only gets as many segments as the
+    /// partition has.
     pub fn resize(&mut self, event: &Event) {
         match event {
             Event::Join { segment } if *segment < self.segments_max => drop(self.segments.insert(*segment)),
@@ -37,8 +38,8 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    /// Makes moves until the table has as many segments as the partition, or until a page is busy;
-    /// then the next step of that page calls this again.
+    /// Makes moves until the table has as many segments as the partition, or until a page is busy.
+    /// The next step of the busy page calls this function again.
     pub fn follow(&mut self) {
         // Each turn makes a move, cleans a page, or begins to add or remove a segment.
         loop {
@@ -76,7 +77,7 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    /// Returns whether a segment may join or leave: all recorded moves before are made.
+    /// Returns whether a segment may join or leave: all earlier recorded moves have been made.
     fn is_settled(&mut self) -> bool {
         if !self.pending.is_empty() {
             self.found.misfits += 1;
@@ -107,7 +108,7 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    /// Makes all moves of a table without pages, as the partition had none.
+    /// Makes all pending moves at once: the partition had no pages, so neither has the table.
     fn settle(&mut self) {
         while let Some(mv) = self.pending.pop() {
             let busy = self.table.advance(mv, &mut NoBytes).busy;
@@ -138,7 +139,8 @@ impl<const W: usize> Twin<W> {
     }
 
     fn advance(&mut self, done: bool) {
-        // Its sets moved one by one. Recordings of version 2 have only whole passes.
+        // The sets of the move were moved one by one. Recordings of version 2 have only whole
+        // passes.
         if self.has_begun && !done {
             return;
         }

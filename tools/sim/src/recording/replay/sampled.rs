@@ -6,8 +6,8 @@ use octavo_table::{Mixer, NoBytes, Shape, Table};
 use super::{SAMPLE_SEED, Twin};
 
 impl<const W: usize> Twin<W> {
-    /// Makes a table smaller by the sample's rate: segments of fewer sets and, if one set is still
-    /// too many, fewer segments.
+    /// Makes a table that is smaller by the sample's rate: its segments have fewer sets and, if one
+    /// set per segment is still too many, there are fewer segments.
     pub fn scaled(header: &Header) -> Self {
         let sets = f64::from(header.shape.sets_per_segment) * header.sample();
         let sets_per_segment = if sets >= 1.0 { 1 << sets.log2() as u32 } else { 1 };

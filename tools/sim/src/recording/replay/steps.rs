@@ -1,4 +1,4 @@
-//! The steps of a whole recording, made again by the table.
+//! Repeats the steps of a whole recording on the table.
 //!
 //! Every function that makes a step returns None if the page is not in the state in which the step
 //! was recorded.
@@ -118,7 +118,7 @@ impl<const W: usize> Twin<W> {
             return None;
         }
         let claim = claim(&mut guard);
-        // The cache had no slot for the page, so no fill of it follows.
+        // The cache had no slot for the page, so the recording has no fill of it.
         if place == Place::Full {
             give_back(&mut guard, claim);
         }
@@ -134,8 +134,8 @@ impl<const W: usize> Twin<W> {
         let found = guard.find(tag).filter(at_rest)?;
         let claim = guard.claim_beside(tag);
         if let Claim::Claimed { slot, .. } = claim {
-            // A page that was pinned in the cache and is not pinned here may be the claim's own
-            // victim.
+            // A page that was pinned in the cache but is not pinned in the replay may be the
+            // claim's own victim.
             let Ok(taken) = found.slot().begin_move(found.word) else {
                 give_back(&mut guard, claim);
                 return None;
@@ -148,9 +148,9 @@ impl<const W: usize> Twin<W> {
         Some(())
     }
 
-    /// Ends a step that began before a recording that began later: a fill or a write of a page that
-    /// could not be listed, or the write-back of a dirty page. Without that the page would never
-    /// leave. Returns whether the step is done.
+    /// Ends a step that had begun before the recording did: a fill or a write of a page that could
+    /// not be listed, or the write-back of a dirty page. Otherwise the page would never be evicted.
+    /// Returns whether the step is done.
     fn end_from_before(&mut self, tag: Tag, step: Step) -> bool {
         let found = self.table.lock(tag).find(tag);
         match (step, found) {

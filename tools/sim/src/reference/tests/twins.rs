@@ -1,6 +1,6 @@
 //! A naive twin of each reference policy: vectors, the oldest page first, searched from end to end.
 //!
-//! A twin is a function that says of each page, in order, whether it was resident.
+//! A twin is a function that tells for each page, in order, whether it was resident.
 
 use super::super::lhd::Dice;
 use super::super::w_tiny_lfu::{Sketch, parts};
@@ -452,7 +452,8 @@ fn clock_pro(capacity: usize) -> Twin {
     Box::new(move |page| ring.access(page))
 }
 
-/// Keeps ghosts for ever, which shows that forgetting them makes no difference.
+/// Linux's lists. The twin never forgets a ghost, which shows that forgetting ghosts makes no
+/// difference.
 fn linux(capacity: usize, refaults: bool) -> Twin {
     let (mut inactive, mut active): (Marked<bool>, Marked<bool>) = (Vec::new(), Vec::new());
     let mut shadows: Marked<usize> = Vec::new();
