@@ -1,9 +1,9 @@
 //! Checks that the caches of a run can be made: that none is too large for its policy, and that all
 //! of them fit into memory.
 //!
-//! All caches of a run are in memory at once, and caches inside sets take their memory when they
-//! are made. So both are checked before the first cache is made. What is not here: the memory that
-//! a reference policy takes for the pages that come.
+//! All caches of a run are in memory at once, and the engine's caches take their memory when they
+//! are created. Both checks are therefore done before the first cache is created. What is not here:
+//! the memory of reference policies, which take it when pages are accessed.
 
 use crate::plan::Policy;
 use crate::report::human_bytes;
@@ -51,8 +51,8 @@ impl Wanted {
     }
 }
 
-/// Refuses caches of which one is too large for its policy, or which take more than `memory_bytes`
-/// together.
+/// Refuses the caches if one of them is too large for its policy, or if together they take more
+/// than `memory_bytes`.
 ///
 /// # Errors
 /// Names the cache, the largest that can be made, and the memory that it takes.
@@ -93,7 +93,7 @@ mod tests {
     fn for_any_ways_the_largest_table_passes_and_one_page_more_is_refused() {
         for ways in WAYS {
             let most = Policy::named("lru").unwrap()[0].capacity_pages_max(Some(ways));
-            // Exactly what the engine's own layout allows.
+            // The largest table is exactly what the engine's own layout allows.
             let shape = |sets| octavo_table::Shape {
                 segments_max: octavo_table::SEGMENTS_MAX,
                 sets_per_segment: sets,
@@ -126,7 +126,7 @@ mod tests {
         for part in ["take 96 MiB", "fifo/8 with 2097152 pages (8 GiB), takes 64 MiB", "3145727 pages"] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        // A reference policy takes memory only for the pages that come.
+        // A reference policy takes memory only when pages are accessed.
         assert_eq!(check(&[wanted("global-lru", None, 1 << 31)], 4096, Some(0)), Ok(()));
     }
 }

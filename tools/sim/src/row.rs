@@ -27,12 +27,12 @@ pub struct Row {
     pub misses: u64,
     /// Misses / requests.
     pub miss_ratio: f64,
-    /// Different pages of the trace, where they were counted.
+    /// Different pages of the trace, if they were counted.
     pub footprint_pages: Option<u64>,
     /// Malformed records that were skipped.
     pub skipped: u64,
-    /// The share of the pages that the trace has; of a sample, requests and misses are scaled up to
-    /// all pages.
+    /// The share of the pages that the trace contains. If the trace is a sample, requests and
+    /// misses are scaled up to all pages.
     pub sample: f64,
     /// Whether the trace was read to its end.
     pub complete: bool,

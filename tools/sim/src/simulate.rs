@@ -1,8 +1,8 @@
 //! Runs caches over traces. All caches of one trace are fed from one reading of it
 //! (`feed.rs`).
 //!
-//! What is not here: what a cache does ([`Cache`]), where accesses come from ([`Source`]), and what
-//! the results mean ([`crate::report`]).
+//! What is not here: the caches ([`Cache`]), the sources of accesses ([`Source`]), and the
+//! interpretation of results ([`crate::report`]).
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,10 +36,10 @@ pub struct Plan {
     pub seed: u64,
     /// Threads.
     pub jobs: usize,
-    /// A folder for the scratch files of policies that know the future, which need them for traces
-    /// of more than 64 Mi accesses.
+    /// A folder for the scratch files that policies that know the future need for traces of more
+    /// than 64 Mi accesses.
     pub scratch: PathBuf,
-    /// The memory that the caches may take together, in bytes. None: no limit.
+    /// The memory that all caches together may take, in bytes. None: no limit.
     pub memory_bytes: Option<u64>,
 }
 
@@ -49,13 +49,13 @@ const FUTURE_BYTES_MAX: u64 = 1 << 30;
 /// A sample that leaves nothing out.
 pub const WHOLE: Sample = Sample { rate: 1.0, accesses: 0 };
 
-/// Runs all caches of a plan over a trace. When `stop` is set, the rows say what happened so far
-/// and that they are not complete; policies that know the future have rows only if they saw the
-/// whole trace.
+/// Runs all caches of a plan over a trace. If `stop` is set, the rows have the results so far and
+/// are marked as incomplete; policies that know the future have rows only if they saw the whole
+/// trace.
 ///
 /// # Errors
-/// The trace cannot be opened or read, is malformed or empty, or a cache of the plan is too large,
-/// or all together; then no cache is made.
+/// The trace cannot be opened or read, or is malformed or empty. Or one cache of the plan, or all
+/// of them together, would be too large; then no cache is created.
 pub fn simulate(
     trace: &Trace<'_>,
     plan: &Plan,
@@ -162,8 +162,8 @@ impl Plan {
         room::check(&wanted.collect::<Vec<_>>(), self.page_bytes, self.memory_bytes)
     }
 
-    /// Makes a model of each policy, ways and capacity for which `cache` makes a cache. The rows
-    /// get their counts of the whole run at its end.
+    /// Makes a model for each combination of policy, ways and capacity for which `cache` creates a
+    /// cache. The counts that concern the whole run enter the rows at its end.
     fn models<C>(
         &self,
         trace: &Trace<'_>,
@@ -236,7 +236,7 @@ impl Seen {
     }
 }
 
-/// A source that is at its end as soon as `stop` is set.
+/// A source that ends as soon as `stop` is set.
 struct Interruptible<'s> {
     source: Box<dyn Source>,
     stop: &'s AtomicBool,

@@ -12,7 +12,7 @@ pub trait Source: Send {
     /// The trace is malformed or cannot be read. After an error the stream is over.
     fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError>;
 
-    /// Returns how much of the stream was yielded, from 0 to 1, where that is known.
+    /// Returns the share of the stream that was yielded, from 0 to 1, if it is known.
     fn progress(&self) -> Option<f64>;
 
     /// Returns the malformed records that were skipped so far.
@@ -20,13 +20,14 @@ pub trait Source: Send {
         0
     }
 
-    /// Returns the sample that the stream is, once it is over. None: the stream has all pages.
+    /// Returns, once the stream is over, the sample that it consists of. None: the stream has all
+    /// pages.
     fn sample(&self) -> Option<Sample> {
         None
     }
 
-    /// Returns what a person should know of how the stream ended, once it is over, though it is no
-    /// error.
+    /// Returns, once the stream is over, a remark for people about how it ended, if there is
+    /// something to know that is no error.
     fn remark(&self) -> Option<String> {
         None
     }
@@ -36,7 +37,7 @@ impl dyn Source + '_ {
     /// Hands all remaining accesses to `take`, a chunk at a time.
     ///
     /// # Errors
-    /// The stream's own error, or the first that `take` returns.
+    /// The stream's own error, or the first error that `take` returns.
     pub fn for_each_chunk(
         &mut self,
         take: &mut dyn FnMut(&[u64]) -> Result<(), SourceError>,
@@ -79,7 +80,8 @@ impl Source for Pages {
     }
 }
 
-/// How much of the load a stream has that holds all accesses to some of the pages.
+/// The size of a sample: a stream that has all accesses to some pages of a load, and none to the
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// The share of the pages, above 0 and at most 1.
@@ -99,9 +101,9 @@ impl Sample {
         ((pages as f64 * self.rate).round() as u64).max(1)
     }
 
-    /// Returns the share of all accesses that `misses` in the sample stand for. Accesses that a
-    /// sample has above or below its share count as accesses to the most popular pages, which are
-    /// hits (SHARDS-adj).
+    /// Returns the share of all accesses that `misses` in the sample stand for. If the sample has
+    /// more or fewer accesses than its share, the difference counts as accesses to the most popular
+    /// pages, which are hits (SHARDS-adj).
     pub fn miss_ratio(&self, misses: u64) -> f64 {
         (misses as f64 / (self.accesses as f64 * self.rate).max(1.0)).min(1.0)
     }

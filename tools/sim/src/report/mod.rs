@@ -152,7 +152,7 @@ pub fn curves_html(title: &str, note: &str, page_bytes: u64, curves: &[(String, 
     page.html()
 }
 
-/// Draws curves over capacity: in bytes if `page_bytes` is known, else in pages.
+/// Draws curves over capacity. The capacity is in bytes if `page_bytes` is known, else in pages.
 fn curves_svg(page: &mut Page, title: &str, curves: &[Series], page_bytes: Option<u64>) -> String {
     let x = match page_bytes {
         Some(page_bytes) => {
@@ -181,7 +181,8 @@ fn curves_svg(page: &mut Page, title: &str, curves: &[Series], page_bytes: Optio
     Chart { title, x: x.log(true), y, mark: None, series: series.collect() }.svg()
 }
 
-/// All contestants: the compared ones by their cuts, then the others in the order of their rows.
+/// All contestants: first those in the comparison, in the order of their cuts, then the others in
+/// the order of their rows.
 fn contestants(rows: &[Row], comparison: &Comparison) -> Vec<Contestant> {
     let compared = comparison.summaries.iter().map(|summary| (summary.policy, summary.ways));
     in_order(compared.chain(rows.iter().map(|row| (row.policy, row.ways))))

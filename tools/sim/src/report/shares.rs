@@ -1,5 +1,5 @@
-//! How memory is shared among tenants: each way's hit ratios as text and HTML, with the sizes over
-//! time, and the resulting partitions as TOML.
+//! Reports on sharing memory among tenants: the hit ratios of each way of sharing as text and HTML,
+//! with the sizes over time, and the resulting partitions as TOML.
 
 use std::fmt::Write;
 
@@ -29,12 +29,12 @@ pub fn shares_text(outcomes: &[Outcome]) -> String {
 }
 
 /// Writes the partitions of a configuration file. Each tenant's `min` and `max` are the least and
-/// the most memory that two plans gave it: the best fixed split, and the utility plan in the second
-/// half of the run, after it had learned. Between the two the server moves memory as the plan did.
-/// `metadata_bytes` is the metadata of one page.
+/// the most memory that two plans gave it: the best fixed split, and the utility-based plan in the
+/// second half of the run, after it had learned. Within these limits, the server moves memory as
+/// the utility-based plan did. `metadata_bytes` is the metadata of one page.
 pub fn shares_toml(outcomes: &[Outcome], page_bytes: u64, metadata_bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
-    // The least that a server moves at a time: a segment with its metadata, rounded up.
+    // The least memory that a server moves at a time: a segment with its metadata, rounded up.
     const LEAST_MIB: u64 = 3;
     let of = |way| outcomes.iter().find(|outcome| outcome.way == way);
     let (Some(utility), Some(best)) = (of("utility"), of("hindsight")) else { return String::new() };
@@ -60,7 +60,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// What the ways of sharing are.
+/// Explains the ways of sharing.
 const LEGEND: &str = "unified: one cache for all tenants. equal: a partition of the same size for each. \
 utility: partitions that are resized during the run; their pages are means over time. hindsight: the best \
 fixed split, known only after the run.";

@@ -1,9 +1,9 @@
 //! Summarises each policy over many traces and capacities, as the S3-FIFO paper does (Yang et al.,
 //! "FIFO queues are all you need for cache eviction", SOSP '23, section 5.1).
 //!
-//! A *point* is a trace at a capacity. The *cut* of a policy at a point is the share of global
-//! LRU's misses that the policy avoids, (LRU - P) / LRU; where it misses more, the cut is -(P -
-//! LRU) / P. So a policy with twice the misses loses as much as one with half the misses gains.
+//! A *point* is a trace at a capacity. The *cut* of a policy P at a point is the share of global
+//! LRU's misses that P avoids, (LRU - P) / LRU. If P has more misses than LRU, the cut is -(P -
+//! LRU) / P, so a policy with twice the misses loses as much as one with half the misses gains.
 //! Points of fewer than [`PAGES_MIN`] pages say little about real caches: no figure counts them,
 //! and the report lists them.
 //!
@@ -74,8 +74,8 @@ pub struct Comparison {
     pub left_out: Vec<LeftOut>,
 }
 
-/// Returns the cut of `misses` from `base`: positive if there are fewer, negative if there are
-/// more.
+/// Returns the cut of `misses` from `base`: positive if `misses` is lower than `base`, negative if
+/// it is higher.
 pub fn cut(base: u64, misses: u64) -> f64 {
     if misses <= base { ratio(base - misses, base) } else { -ratio(misses - base, misses) }
 }
@@ -112,7 +112,7 @@ pub fn compare(rows: &[Row]) -> Comparison {
     Comparison { summaries, left_out }
 }
 
-/// Whether a policy knows the future. Such a policy has a cut and a gap, but no rank.
+/// Returns whether a policy knows the future. Such a policy has a cut and a gap, but no rank.
 fn is_prophet(policy: &str) -> bool {
     Policy::named(policy).is_ok_and(|found| found[0].needs_future())
 }

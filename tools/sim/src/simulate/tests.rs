@@ -1,4 +1,5 @@
-//! Runs over traces from memory: exact, interruptible, and alike with any number of threads.
+//! Runs over traces from memory: they are exact, can be interrupted, and give the same results with
+//! any number of threads.
 
 use octavo_table::PolicyKind;
 

@@ -1,7 +1,7 @@
 //! Merges the traces of several tenants into one stream of accesses.
 //!
-//! All traces begin and end together: the accesses of a trace are spread evenly over the run, so a
-//! trace with twice as many accesses has two for each one of another.
+//! All traces begin and end together: the accesses of each trace are spread evenly over the run. A
+//! trace with twice as many accesses as another contributes two for each one of the other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -76,7 +76,7 @@ impl Merge {
     /// Appends the next accesses; none at the end. Returns the share of all accesses so far.
     ///
     /// # Errors
-    /// A trace cannot be read, or has another length than at its first reading.
+    /// A trace cannot be read, or its length differs from that of its first reading.
     pub fn next(&mut self, batch: &mut Vec<Access>) -> Result<Option<f64>, SourceError> {
         for _ in 0..CHUNK {
             let Some(Reverse((_, tenant))) = self.turns.pop() else { break };

@@ -1,6 +1,6 @@
-//! Several tenants in one memory: their hits, by how the memory is shared out.
+//! Several tenants that share one memory: compares their hits under four ways of sharing it.
 //!
-//! Four ways are compared, all with one policy and from one reading of the traces:
+//! All four ways use the same policy and one reading of the traces:
 //! - *unified*: one cache for all tenants;
 //! - *equal*: a partition of the same size for each tenant;
 //! - *utility*: partitions that the engine's own plan resizes during the run, by the curves of the
@@ -35,7 +35,8 @@ pub use mix::{Mix, Outcome, Sizes, Tenant, TenantOutcome};
 /// Tenants have numbers of 16 bits.
 const TENANTS_MAX: u64 = 1 << 16;
 
-/// How far the sizes of hindsight go beyond a tenant's footprint: sets fill unevenly.
+/// The size that holds all of a tenant's pages, as a multiple of its footprint: above 1, because
+/// sets fill unevenly. Hindsight tries no larger sizes.
 const ROOM_FOR_ALL: f64 = 1.3;
 
 /// The least pages of memory for each tenant.
@@ -84,13 +85,13 @@ pub fn share(
     Ok(fed.complete.then(|| outcomes(tenants, mix, &footprints, models)))
 }
 
-/// Returns the pages with which a tenant misses each page only once.
+/// Returns a size, in pages, at which a tenant misses each of its pages only once.
 fn pages_enough(footprint: &Footprint) -> u64 {
     (footprint.pages as f64 * ROOM_FOR_ALL) as u64 + PAGES_MIN
 }
 
-/// Refuses tables that cannot be made: one of all the memory for each tenant, which is resized, one
-/// for all, and those of fixed sizes.
+/// Refuses tables that cannot be made: a table for each tenant that can grow to all the memory, one
+/// table for all tenants, and those of fixed sizes.
 fn check_room(mix: &Mix, footprints: &[Footprint]) -> Result<(), SourceError> {
     let (chunk_pages, chunks) = mix.pieces(footprints.len() as u64);
     let wanted = |pages| Wanted { policy: Policy::Engine(mix.policy), ways: Some(16), pages };
@@ -103,7 +104,7 @@ fn check_room(mix: &Mix, footprints: &[Footprint]) -> Result<(), SourceError> {
     room::check(&tables, mix.page_bytes, mix.memory_bytes)
 }
 
-/// A cache, or several, that sees all accesses.
+/// One cache or several, which see all accesses.
 enum Model {
     Utility(Box<Utility>),
     Unified(SetCache<16>, Vec<u64>),
@@ -143,7 +144,8 @@ impl Feed<Access> for Model {
             Model::Utility(of) => accesses.iter().for_each(|(tenant, page)| of.access(*tenant, *page)),
             Model::Unified(cache, misses) => {
                 for (tenant, page) in accesses {
-                    // Pages of different tenants differ: their numbers are far apart, and hashed.
+                    // Pages of different tenants have different numbers, far apart, which are then
+                    // hashed.
                     let page = page.wrapping_add(u64::from(*tenant) << 48);
                     misses[usize::from(*tenant)] += u64::from(!cache.access(page));
                 }
@@ -188,8 +190,8 @@ fn outcomes(tenants: &[Tenant<'_>], mix: &Mix, footprints: &[Footprint], models:
     }
     let equal_split = vec![mix.pages / tenants.len() as u64; tenants.len()];
     let (mut split, mut best) = hindsight(&known, &requests, chunk_pages, chunks);
-    // Hindsight knows sizes in whole chunks, which together may be less than the memory, and equal
-    // shares too.
+    // Hindsight also considers equal shares: its own sizes are whole chunks, which together may be
+    // less than the memory.
     if equal.iter().sum::<u64>() < best.iter().sum() {
         (split, best) = (equal_split.clone(), equal.clone());
     }

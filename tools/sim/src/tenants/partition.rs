@@ -13,17 +13,17 @@ pub(super) struct Partition {
     cache: SetCache<16>,
     page_bytes: u64,
     pub misses: u64,
-    /// Decayed misses, faded like the monitor's counts.
+    /// Decayed count of misses; it decays like the monitor's counts.
     missed: Late,
     misses_before: u64,
-    /// Decayed misses whose pages had a ghost in their set.
+    /// Decayed count of the misses whose pages had a ghost in their set.
     returned: Late,
     returns_before: u64,
     stretch: Stretch,
     trend: Trend,
 }
 
-/// The least sampled references of a curve that the plan uses.
+/// The smallest number of sampled references with which the plan uses a curve.
 const SAMPLED_MIN: u64 = 64;
 
 impl Partition {

@@ -66,8 +66,8 @@ fn memory_moves_to_the_tenant_where_it_saves_misses_and_then_stays() {
     assert!(late.iter().all(|sizes| sizes.pages[2] < 500), "the scan gains nothing");
 }
 
-/// Regression: with few references in a period, curves that decayed by periods alone were noise,
-/// and sizes oscillated with it, for fewer hits than equal shares.
+/// Regression: with few references in a period, curves that decayed by periods alone were noise.
+/// Sizes oscillated with the noise, and there were fewer hits than with equal shares.
 #[test]
 fn sizes_stay_when_a_period_has_few_references() {
     let tenants = [
@@ -95,7 +95,8 @@ fn counts_repeat_and_do_not_depend_on_the_number_of_threads() {
 }
 
 /// Regression: models move between threads, depending on the load of the machine. When monitors
-/// kept the references of each thread apart, that changed the order in which miniatures saw them.
+/// kept the references of each thread apart, these moves changed the order in which miniatures saw
+/// the references.
 #[test]
 fn results_do_not_depend_on_which_threads_feed_partitions() {
     let tenants =

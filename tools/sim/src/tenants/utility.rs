@@ -7,7 +7,7 @@ use octavo_table::Shape;
 use super::mix::{Mix, Sizes, Tenant};
 use super::partition::Partition;
 
-/// Partitions that the engine's plan resizes as the run goes.
+/// Partitions that the engine's plan resizes during the run.
 pub(super) struct Utility {
     pub partitions: Vec<Partition>,
     limits: Vec<Limits>,
@@ -17,7 +17,7 @@ pub(super) struct Utility {
     period: u64,
     pace: Pace,
     requests: u64,
-    /// References that the monitors saw since their counts last faded.
+    /// References that the monitors saw since their counts last decayed.
     news: u64,
     pub history: Vec<Sizes>,
 }

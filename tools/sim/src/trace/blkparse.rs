@@ -5,11 +5,11 @@
 //! device  cpu  sequence     seconds     pid action  sectors
 //! ```
 //!
-//! A request appears several times on its way through the kernel. One action counts: Q (queued, as
-//! requested), if it is among the first [`UNDECIDED_MAX`] events with sectors; else D (issued to
-//! the device) or, if there is none, C (completed). Reads and writes of data count; discards,
-//! flushes and notes do not. A device is a volume; a device mapper recorded together with its disks
-//! yields each request twice.
+//! A request appears several times on its way through the kernel. Events of only one action count:
+//! Q (queued, as requested), if a Q is among the first [`UNDECIDED_MAX`] events with sectors; else
+//! D (issued to the device) or, if there is no D, C (completed). Reads and writes of data count;
+//! discards, flushes and notes do not. A device is a volume; a device mapper recorded together with
+//! its disks yields each request twice.
 
 use std::collections::VecDeque;
 
@@ -25,11 +25,11 @@ const ACTIONS: [&[u8]; 3] = [b"Q", b"D", b"C"];
 /// The events of one or more devices.
 pub struct Blkparse {
     extents: Extents,
-    /// Which of [`ACTIONS`] counts, once that is decided.
+    /// The index in [`ACTIONS`] of the action that counts, once it is decided.
     action: Option<usize>,
-    /// Until then, the events so far, each with the number of its action.
+    /// Until `action` is decided, the events so far, each with the number of its action.
     undecided: Vec<(usize, Run)>,
-    /// The reader is among the totals at the end, which are no events.
+    /// Whether the reader has reached the totals at the end, which are no events.
     in_summary: bool,
 }
 
@@ -55,14 +55,14 @@ impl Blkparse {
             return Ok(None);
         }
         let sector = next("sector")?;
-        // A request without sectors has a process here.
+        // In a request without sectors, the name of the process is here.
         if sector.starts_with(b"[") {
             return Ok(None);
         }
         let sector = number(sector)?;
         match words.next() {
             Some(b"+") => {}
-            // A completion without sectors has an error here.
+            // In a completion without sectors, an error number is here.
             None => return Ok(None),
             Some(word) if word.starts_with(b"[") => return Ok(None),
             Some(word) => return Err(format!("expected \"+\", found \"{}\"", shown(word))),

@@ -222,7 +222,7 @@ pub struct Table {
     extents: Extents,
     mixer: Mixer,
     header_left: u64,
-    /// The role of each place in a line, once that is known.
+    /// The role of each field in a line, once the roles are known.
     places: Vec<Role>,
     fields: ByteRecord,
 }
@@ -308,7 +308,7 @@ impl Table {
     fn run(&self, request: &Request) -> Result<Run, String> {
         let Request { volume, offset, size, .. } = *request;
         let Some(key) = request.key else {
-            // Without a size a request touches the page that it begins in.
+            // A request without a size touches the page in which it begins.
             return self.extents.touched(volume.unwrap_or(0), offset, size.unwrap_or(1));
         };
         let mixed = |volume: u64| self.mixer.tag(key ^ volume).0;

@@ -1,7 +1,8 @@
 //! Turns bytes of a volume into the pages that they touch.
 //!
-//! A page's number is its volume's number times 2^40 plus its index in the volume. So pages of
-//! different volumes differ, and a trace of one volume, number 0, has the plain indices.
+//! A page's number is its volume's number times 2^40 plus its index in the volume. Pages of
+//! different volumes therefore have different numbers. In a trace of a single volume, number 0, the
+//! page numbers are the plain indices.
 
 use std::collections::HashMap;
 
@@ -17,13 +18,13 @@ pub struct Run {
 }
 
 /// The most pages that one request may touch: 4 GiB in pages of 4 KiB, the longest request of any
-/// block interface. A longer one is a mistake, and would fill the trace.
+/// block interface. A longer request is a mistake, and its pages would swamp the trace.
 pub const REQUEST_PAGES_MAX: u64 = 1 << 20;
 
 /// The most memory for names of volumes: a trace in a wrong format could name one per line.
 const NAMES_BYTES_MAX: usize = 16 << 20;
 
-/// About the memory that a name takes besides its own bytes.
+/// The approximate memory, in bytes, that a name takes besides its own bytes.
 const NAME_BYTES_MORE: usize = 64;
 
 const INDEX_BITS: u32 = 40;
@@ -68,7 +69,7 @@ impl Extents {
     }
 
     /// Returns the pages that bytes of a named volume touch. A request that is refused does not
-    /// name its volume.
+    /// give its volume a number.
     pub fn touched_named(&mut self, volume: &[u8], offset: u64, bytes: u64) -> Result<Run, String> {
         self.touched(0, offset, bytes)?;
         let number = self.volume(volume)?;
@@ -95,7 +96,7 @@ pub fn sectors_to_bytes(sectors: u64) -> Result<u64, String> {
     sectors.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("sector {sectors} lies past 2^64 bytes"))
 }
 
-/// Returns `count` if a request may touch as many pages.
+/// Returns `count` if a request may touch that many pages.
 pub fn bounded(count: u64) -> Result<u64, String> {
     if count > REQUEST_PAGES_MAX {
         return Err(format!("a request of {count} pages; the most that is taken is {REQUEST_PAGES_MAX}"));

@@ -1,8 +1,8 @@
 //! Text formats in which each line is one request: ARC's, LIRS's, SPC's, those of Microsoft
 //! Research Cambridge, Tencent and Alibaba, and fio's `iolog`.
 //!
-//! Each function makes the reader of one format; a reader returns the pages that a line asks for,
-//! or None if the line is no access. Reads and writes are accesses alike.
+//! Each function is or makes the reader of one format. A reader returns the pages that a line
+//! requests, or None if the line is no access. Both reads and writes are accesses.
 
 use crate::trace::extent::{Extents, Run, bounded, sectors_to_bytes};
 use crate::trace::lines::{Parsed, number, shown, words};
@@ -84,7 +84,8 @@ pub fn alibaba(extents: Extents) -> impl FnMut(&[u8]) -> Parsed {
 /// `file action offset length`, in version 3 with a time in front. Reads and writes are accesses;
 /// opening, closing, syncing, waiting and trimming are not. A file is a volume.
 pub fn fio(mut extents: Extents) -> impl FnMut(&[u8]) -> Parsed {
-    // What the first line says; several logs in one file have more than one first line.
+    // Whether lines have times, as the first line of the log tells. If a file has several logs,
+    // each has such a line.
     let mut has_times = None;
     move |line| {
         if let b"fio version 2 iolog" | b"fio version 3 iolog" = line {

@@ -29,7 +29,7 @@ pub struct Input {
     name: String,
     reader: Reader,
     buffer: Box<[u8]>,
-    /// The part of the buffer that was read from the file and not yet taken.
+    /// The part of the buffer with bytes that were read from the file and not yet taken.
     unread: Range<usize>,
     is_over: bool,
     progress: Option<Progress>,
@@ -87,7 +87,7 @@ impl Input {
         &self.name
     }
 
-    /// Returns how much of the file was read, from 0 to 1, if it has a length.
+    /// Returns the share of the file that was read, from 0 to 1, if its length is known.
     pub fn progress(&self) -> Option<f64> {
         let progress = self.progress.as_ref()?;
         // Relaxed: the figure orders nothing.
@@ -164,7 +164,7 @@ impl Input {
 /// number.
 fn unpacked(beginning: &[u8], whole: impl Read + Send + 'static) -> io::Result<Reader> {
     Ok(match *beginning {
-        // zstd refuses to look back further than 128 MiB, which bounds its memory.
+        // zstd refuses windows of more than 128 MiB, which bounds its memory.
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::stream::read::Decoder::with_buffer(buffered(whole))?),
         [0x1f, 0x8b, 8, 0..0x20, _, _, _, _, 0 | 2 | 4, 0..=13 | 255] => {
             Box::new(flate2::bufread::MultiGzDecoder::new(buffered(whole)))

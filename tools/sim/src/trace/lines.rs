@@ -6,7 +6,7 @@ use crate::trace::extent::Run;
 use crate::trace::input::{Input, LINE_BYTES_MAX, Line};
 use crate::{CHUNK, Source, SourceError};
 
-/// The pages that a line asks for; None: the line is no access.
+/// The pages that a line requests; None: the line is no access.
 pub type Parsed = Result<Option<Run>, String>;
 
 /// A text format.
@@ -15,7 +15,7 @@ pub trait Format: Send {
     /// and is not empty. The error says what is wrong with the line; then `runs` is unchanged.
     fn line(&mut self, line: &[u8], runs: &mut VecDeque<Run>) -> Result<(), String>;
 
-    /// Appends the pages that wait for more lines, once there are none.
+    /// Called after the last line: appends the pages that were held back until more lines came.
     fn end(&mut self, _runs: &mut VecDeque<Run>) {}
 }
 
@@ -49,7 +49,7 @@ impl<F: Format> Lines<F> {
     fn read(&mut self) -> Result<(), String> {
         match self.input.line() {
             Err(error) => {
-                // A line that cannot be read cannot be skipped: there is no next line.
+                // If the input cannot be read, the line cannot be skipped: there is no next line.
                 self.is_over = true;
                 self.lines += 1;
                 Err(error.to_string())

@@ -16,8 +16,8 @@
 //!
 //! A malformed line or record ends the trace with an error that says where it is, or is skipped and
 //! counted ([`Options::skip_bad`]). A file that cannot be read or decompressed is always an error.
-//! Nothing in a file can cause a panic or take more than some MiB of memory (zstd takes up to
-//! 128 MiB if the file was written for that).
+//! Nothing in a file can cause a panic or take more than a few MiB of memory (zstd takes up to 128
+//! MiB if the file was compressed with such a window).
 //!
 //! To add a format, add a line in `FORMATS`, a variant of [`Format`], and its [`Source`] in
 //! `read_input`.
@@ -149,7 +149,7 @@ impl FromStr for Format {
 /// How to read a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The format. None (the default): the columns or the file's name tell it.
+    /// The format. None (the default): it follows from the columns or from the file's name.
     pub format: Option<Format>,
     /// The columns of a [`Format::Csv`]. Default: None.
     pub columns: Option<Columns>,

@@ -1,7 +1,6 @@
 //! Writes page accesses to a file for this program, for libCacheSim or for people.
 //!
-//! A file gets its name when it is complete. Until then it is called `NAME.partial`, and is removed
-//! if writing is abandoned.
+//! Until a file is complete, it is called `NAME.partial`; it is removed if writing is abandoned.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,9 +14,9 @@ pub enum Target {
     U64,
     /// Page numbers of 64 bits, little-endian, compressed by zstd.
     U64Zstd,
-    /// libCacheSim's records of 24 bytes. Time is the access's number, an object's size is 1. A
-    /// second pass from the end of the file finds the next access of each page, in memory
-    /// proportional to the pages; so this format can only be written to a plain file.
+    /// libCacheSim's records of 24 bytes. The time is the number of the access, and an object's
+    /// size is 1. A second pass from the end of the file finds the next access of each page, in
+    /// memory proportional to the pages; so this format can only be written to a plain file.
     OracleGeneral,
     /// A page number per line, as text.
     Lirs,
@@ -170,7 +169,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Some((partial, _)) = &self.partial {
-            // The caller that abandons a file already has an error to report.
+            // A failure is ignored: the caller that abandons a file already has an error to report.
             let _ = fs::remove_file(partial);
         }
     }
