@@ -109,7 +109,7 @@ pub struct PartitionSection {
     pub high: Option<Size>,
     /// The most memory it gets, in bytes.
     pub max: Option<Size>,
-    /// What its misses count for.
+    /// How much its misses count when memory is divided.
     pub weight: Option<Weight>,
     /// The most bytes of dirty pages.
     pub dirty_max: Option<Size>,
@@ -138,7 +138,7 @@ pub struct GroupSection {
     pub high: Option<Size>,
     /// The most that they have together.
     pub max: Option<Size>,
-    /// What their misses count for.
+    /// How much their misses count when memory is divided.
     pub weight: Option<Weight>,
 }
 

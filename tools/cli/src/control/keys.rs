@@ -156,7 +156,7 @@ pub const KEYS: &[Key] = &[
     Key::limit("low", "bytes that are taken from the partition last"),
     Key::limit("high", "bytes beyond which it holds only memory that no other partition can use"),
     Key::limit("max", "bytes that the partition never exceeds"),
-    Key::limit("weight", "what its misses count for against others', from 1 to 10000 [default: 100]"),
+    Key::limit("weight", "how much its misses count compared with others', from 1 to 10000 [default: 100]"),
     Key {
         name: "policy",
         what: "the eviction policy",

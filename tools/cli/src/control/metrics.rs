@@ -173,7 +173,7 @@ fn settings(
     let samples = stats.iter().map(|stat| {
         (vec![("partition", &*stat.name), ("policy", stat.policy), ("cache_mode", stat.cache_mode)], 1_u64)
     });
-    family(encoder, "partition_info", "How a partition is run", Gauge, samples)?;
+    family(encoder, "partition_info", "The policy and the cache mode of a partition", Gauge, samples)?;
     let samples = partitions.iter().flat_map(|partition| {
         let set = limits::in_bytes(&partition.limits()).into_iter().filter(|(_, bytes)| *bytes != UNLIMITED);
         set.map(|(limit, bytes)| (vec![("partition", partition.name()), ("limit", limit)], bytes))
@@ -183,7 +183,13 @@ fn settings(
     let samples = partitions
         .iter()
         .map(|partition| (vec![("partition", partition.name())], u64::from(partition.limits().weight)));
-    family(encoder, "partition_weight", "What a partition's misses count for", Gauge, samples)
+    family(
+        encoder,
+        "partition_weight",
+        "How much a partition's misses count when memory is divided",
+        Gauge,
+        samples,
+    )
 }
 
 /// The figures of each export.

@@ -232,7 +232,7 @@ fn record(
             format!("the recording to {} has ended early: {why}", report.file).into()
         }
         Some(_) => Body::Ok(serde_json::to_value(report)?),
-        None => format!("the recording to {} does not end", report.file).into(),
+        None => format!("the recording to {} was stopped and has not ended yet", report.file).into(),
     })
 }
 

@@ -186,7 +186,7 @@ fn recognised(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     }
     if paths.is_empty() {
         return Err(Error::failed(format!(
-            "{}: no file in this folder has the name of a trace",
+            "{}: no file in this folder has a name that tells the format of a trace",
             folder.display()
         )));
     }

@@ -97,7 +97,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
                 "--policy {name}: a policy that knows the future has no miniature"
             )));
         }
-        arguments.traces.refuse_standard_input("miniatures need its pages to be counted first")?;
+        arguments.traces.refuse_standard_input("miniatures need a first reading that counts its pages")?;
     }
     Ok(Options {
         methods,
@@ -124,9 +124,9 @@ fn label(curve: &Curve) -> String {
 
 fn error_note() -> String {
     format!(
-        "+-: how far the true ratio may lie from a sample's; the bar holds in 19 of 20 points. It is three standard errors, from the spread of \
-        the estimates of {PARTS} disjoint parts of the sample. The errors of one curve have mostly one sign; another --seed has another sample. \
-        A - has too few pages of the sample in the cache: ask for more --samples, a higher --rate, or --method exact."
+        "+-: how far the true ratio may be from the estimate; this holds for 19 of 20 points. The bar is three standard errors, from the spread of \
+        the estimates of {PARTS} disjoint parts of the sample. The errors of one curve mostly have one sign; another --seed draws another sample. \
+        A - means that too few pages of the sample fit into the cache: use more --samples, a higher --rate, or --method exact."
     )
 }
 

@@ -131,7 +131,7 @@ impl Row {
             (_, true) => format!("Off by {:.4}.\n", (self.miss_ratio - self.counted_miss_ratio).abs()),
             (None, _) if self.agrees => "Every access had the same result as in the cache.\n".to_owned(),
             (None, _) => {
-                "Every recorded access had the same result as in the cache, which also counted others.\n"
+                "Every recorded access had the same result as in the cache. The cache also counted accesses that the recording lacks.\n"
                     .to_owned()
             }
             // Pages may have other ways in their sets, and be evicted at other times, without

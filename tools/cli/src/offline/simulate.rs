@@ -127,13 +127,13 @@ fn plan(arguments: &Arguments, environment: &Environment, about: Option<&About>)
     }
     let ways = arguments.ways.checked()?;
     if capacities.iter().any(Capacity::is_share) {
-        arguments.traces.refuse_standard_input("a share of its pages needs them to be counted first")?;
+        arguments.traces.refuse_standard_input(
+            "a capacity that is a share of its pages needs a first reading that counts them",
+        )?;
     }
     let mut scratch = PathBuf::from("/tmp");
     if policies.iter().any(|policy| policy.needs_future()) {
-        arguments
-            .traces
-            .refuse_standard_input("a policy that knows the future needs it to be read before")?;
+        arguments.traces.refuse_standard_input("a policy that knows the future needs an earlier reading")?;
         scratch = environment.cache_dir()?;
         make_private_dir(&scratch).map_err(Error::failed)?;
     }

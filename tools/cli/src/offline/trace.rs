@@ -255,9 +255,9 @@ impl Summary {
         };
         line("recorded", format!("{:.3} % of the pages, {since}, part {part}", 100.0 * recorded.sample));
         let repeats = match (recorded.exact, part) {
-            (true, _) => "exactly, if one thread was at work",
+            (true, _) => "exactly, if one thread used the partition",
             (false, 2..) if recorded.sample == 1.0 => {
-                "nearly; exactly behind all parts before it, if the first began with the partition"
+                "nearly; exactly when replayed after all parts before it, if the first began with the partition"
             }
             (false, _) => "nearly",
         };

@@ -52,7 +52,7 @@ Examples:
   octavo serve --config /etc/octavo.toml          the disks that a file names
   octavo serve --config /etc/octavo.toml --check  only check the file
 
-SIGTERM and Ctrl-C write dirty pages back and end; a second one ends at once.")]
+SIGTERM and Ctrl-C write dirty pages back and end the server; a second one ends it at once.")]
 pub struct Arguments {
     /// The configuration, TOML [default: make and serve a demo disk]
     #[arg(short, long, value_name = "FILE")]
@@ -128,7 +128,7 @@ fn serve(config: &Config, built: &Built, quiet: bool) -> Result<(), Error> {
 
     let signal = wait(&stopped, cache, &health);
     health.enter(Phase::Draining, Instant::now());
-    log::info!("{}: no more clients; writing back what is dirty", stop::name(signal));
+    log::info!("{}: no more clients; writing back dirty pages", stop::name(signal));
     server.shutdown(GRACE);
     // The control socket stays open, so that `octavo ctl` can watch the drain. The control file
     // system is unmounted; unmounting does not wait for a setting that takes long.

@@ -239,7 +239,7 @@ fn rotated_files_are_read_as_one_recording_and_the_newest_are_kept() {
     assert!(text.contains(&format!("The replay need not repeat every access exactly: {why}.")), "{text}");
     let text = octavo_succeeds(&["trace", "info", parts[1].to_str().unwrap()]);
     assert!(text.contains("from where the part before it ends, part 2"), "{text}");
-    assert!(text.contains("nearly; exactly behind all parts before it"), "{text}");
+    assert!(text.contains("nearly; exactly when replayed after all parts before it"), "{text}");
     // Another server goes on with higher numbers and lets go of the first.
     let partition = format!("{partition}\nrecord_keep = 2");
     let _server = Server::start(&directory, &serving(&partition));

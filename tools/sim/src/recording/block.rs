@@ -215,7 +215,7 @@ impl Ending {
             Ending::Stopped => "it was stopped",
             Ending::Rotated => "another file goes on",
             Ending::FellBehind => "accesses came faster than they could be written",
-            Ending::Torn => "in the middle: its writer was killed, or still writes",
+            Ending::Torn => "in the middle: its writer was killed, or is still writing",
         }
     }
 }

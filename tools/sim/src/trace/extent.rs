@@ -84,7 +84,7 @@ impl Extents {
         self.names_bytes = self.names_bytes.saturating_add(name.len() + NAME_BYTES_MORE);
         let number = self.volumes.len() as u64;
         if self.names_bytes > NAMES_BYTES_MAX {
-            return Err(format!("{number} volumes came before; more names are not kept"));
+            return Err(format!("the memory for names is full: {number} volumes are named already"));
         }
         self.volumes.insert(name.to_owned(), number);
         Ok(number)
