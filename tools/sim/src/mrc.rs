@@ -44,8 +44,8 @@ pub use curve::{
     Curve, CurvePoint, MINIATURE_SAMPLES, Method, Options, PARTS, RATE_DEFAULT, RATE_SAMPLES_MAX, SAMPLES,
 };
 
-/// Makes all curves of a trace from one reading; miniatures need another reading before, for the
-/// sizes. Returns no curves if `stop` is set during that reading.
+/// Makes all curves of a trace from one reading; miniatures need an earlier reading, which
+/// determines their sizes. Returns no curves if `stop` is set during that reading.
 ///
 /// # Errors
 /// The trace cannot be opened or read, is malformed or empty, or the miniatures do not fit into

@@ -1,9 +1,9 @@
 //! Checks that the caches of a run can be made: that none is too large for its policy, and that all
 //! of them fit into memory.
 //!
-//! All caches of a run are in memory at once, and the engine's caches take their memory when they
-//! are created. Both checks are therefore done before the first cache is created. What is not here:
-//! the memory of reference policies, which take it when pages are accessed.
+//! All caches of a run are in memory at once, and caches with sets take their memory when they are
+//! created. Both checks are therefore done before the first cache is created. What is not here: the
+//! memory that policies without sets take as pages are accessed.
 
 use crate::plan::Policy;
 use crate::report::human_bytes;
@@ -126,7 +126,7 @@ mod tests {
         for part in ["take 96 MiB", "fifo/8 with 2097152 pages (8 GiB), takes 64 MiB", "3145727 pages"] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        // A reference policy takes memory only when pages are accessed.
+        // A policy without sets takes memory only when pages are accessed.
         assert_eq!(check(&[wanted("global-lru", None, 1 << 31)], 4096, Some(0)), Ok(()));
     }
 }

@@ -1,11 +1,11 @@
 //! The server's figures for Prometheus, in the OpenMetrics text format.
 //!
-//! The number of series is bounded: a figure has at most one per partition, export or word of a
-//! fixed list, and exports beyond [`EXPORTS_MAX`] have none, so clients cannot add series. Names
-//! follow Prometheus's conventions: the prefix `octavo_`, units spelled out, the suffix `_total`
-//! for counters; figures that differ in one respect share a name and have a label. Figures of the
-//! process have the names of Prometheus's own libraries. Not here: the listener, which is in
-//! `http`.
+//! The number of series is bounded, so that clients cannot add series: a figure has at most one
+//! series per partition, export or word of a fixed list, and exports beyond [`EXPORTS_MAX`] have
+//! none. Names follow Prometheus's conventions: the prefix `octavo_`, units spelled out, the suffix
+//! `_total` for counters; figures that differ in one respect share a name and are told apart by a
+//! label. Figures of the process have the names of Prometheus's own libraries. Not here: the
+//! listener, which is in `http`.
 
 use std::fmt::{Debug, Error, Formatter};
 

@@ -22,7 +22,7 @@ use crate::{interruption, output};
 /// Record the page accesses of a running server's partition
 #[derive(Args)]
 #[command(after_help = "\
-The server writes the file, with mode 0600. Ctrl-C ends the recording; `octavo simulate --trace FILE` repeats it.
+The server writes the file, with mode 0600. Ctrl-C ends the recording; `octavo simulate --trace FILE` replays it.
 
 Examples:
   octavo record vm1 --output /var/tmp/vm1.octr --seconds 600

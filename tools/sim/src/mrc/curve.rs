@@ -119,9 +119,9 @@ pub struct CurvePoint {
     pub miss_ratio: f64,
     /// The size in bytes.
     pub capacity_bytes: u64,
-    /// The most that the true ratio differs from this one, either way, in 19 of 20 points. 0 where
-    /// all pages were followed. None: a cache of this size holds too few pages of the sample to
-    /// tell.
+    /// Half the length of the error bar: in 19 of 20 points, the true ratio is at most this far
+    /// above or below `miss_ratio`. 0 if all pages were followed. None: a cache of this size holds
+    /// too few pages of the sample to tell.
     pub error: Option<f64>,
 }
 
@@ -132,7 +132,7 @@ impl CurvePoint {
     }
 }
 
-/// The standard errors of an `error`. Two would do for a normal distribution, but a sample's
+/// How many standard errors an `error` has. Two would do for a normal distribution, but a sample's
 /// estimates have heavier tails, since a few popular pages have a large share of all misses, and
 /// eight parts give their spread only to within a quarter.
 const DEVIATIONS: f64 = 3.0;

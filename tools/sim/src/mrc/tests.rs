@@ -1,5 +1,5 @@
-//! Curves against exact counts, on generated traces and, if `OCTAVO_TRACES` names a folder, on the
-//! traces in it.
+//! Compares curves with exact counts, on generated traces and, if `OCTAVO_TRACES` names a folder,
+//! on the traces in it.
 
 use std::path::PathBuf;
 

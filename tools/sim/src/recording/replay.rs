@@ -2,13 +2,13 @@
 //!
 //! From a whole recording, the replay takes only which pages were accessed, and when fills arrived,
 //! writes ended and pages were written back. The table decides anew whether a page is resident, and
-//! which page is evicted for it. Each access is compared with the cache's count, and each claim
-//! with the recorded way, so that the first difference is reported with its place. If the recording
-//! began later than the partition, or steps are missing, the replay may differ from the cache. It
-//! then brings in a page that was resident in the cache, so that one difference does not cause
-//! others. Such a recording lists at its beginning the pages that were resident, with the policy's
-//! bits, and what the policy had learned. So does every part after the first, in case the parts
-//! before it are missing. Ghosts are not listed.
+//! which page is evicted for it. The result of each access is compared with the recorded one, and
+//! the way of each claim with the recorded way. The replay reports the first difference and where
+//! it occurred. If the recording began later than the partition, or steps are missing, the replay
+//! may differ from the cache. It then brings in a page that was resident in the cache, so that one
+//! difference does not cause others. Such a recording lists at its beginning the pages that were
+//! resident, with the policy's bits, and what the policy had learned. So does every part after the
+//! first, in case the parts before it are missing. Ghosts are not listed.
 //!
 //! For a sample, a table smaller by the sample's rate sees only the accesses (Waldspurger et al.,
 //! "Cache Modeling and Optimization using Miniature Simulations", ATC '17), and each miss stands

@@ -177,7 +177,7 @@ fn rotated_files_are_private_and_are_read_in_order() {
     assert!(Writer::create(&folder.path().join("q.octr"), Rotation::default(), about(5)).is_err());
 }
 
-/// Regression: with no files to keep, the file that was being written was removed as well.
+/// Regression: with `keep` 0, the file that was being written was removed as well.
 #[test]
 fn an_invalid_rotation_name_or_part_is_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -198,8 +198,8 @@ fn an_invalid_rotation_name_or_part_is_refused_before_anything_is_written() {
     assert_eq!(files_in(&folder), Vec::<PathBuf>::new());
 }
 
-/// Regression: the counts of a later part began with the recording, so the miss ratio of a part was
-/// that of another time.
+/// Regression: the counts of a later part began with the recording, so the miss ratio of a part
+/// included the time before it.
 #[test]
 fn counts_are_those_of_the_parts_that_are_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ fn the_replay_of_a_recording_that_began_later_has_as_many_segments_as_the_partit
         replayed.hits
     };
     const SEGMENT: u64 = 4 * 16;
-    // Moves of segments from before the recording began are no misfits.
+    // Moves of segments that left before the recording began are no misfits.
     let before = [Event::Advance { done: true }, Event::Retire { segment: 1, retired: true }];
     assert_eq!(slots(&before), 2 * SEGMENT);
     assert_eq!(slots(&[Event::Join { segment: 0 }]), 3 * SEGMENT);

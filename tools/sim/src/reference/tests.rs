@@ -1,4 +1,4 @@
-//! Every policy against its naive twin, and facts that hold for all policies.
+//! Compares every policy with its naive twin, and checks facts that hold for all policies.
 
 use octavo_random::Random;
 
