@@ -1,7 +1,8 @@
 //! Loops of hits of 128 bytes, whose instructions are counted:
-//! `octavo-instructions single|batch|nodes|nodes-batch|recorded|sampled COUNT`.
+//! `octavo-instructions single|batch|pin|nodes|nodes-batch|recorded|sampled COUNT`.
 //!
 //! - `single` and `batch`: reads by `read_at`, and by `read_batch` in batches of 32.
+//! - `pin`: pins by `pin`, each dropped at once.
 //! - `nodes` and `nodes-batch`: the same with pages divided among two emulated nodes; the engine
 //!   counts whose pages are read.
 //! - `recorded` and `sampled`: `single` while all pages are recorded, or one in 64.
@@ -34,13 +35,14 @@ fn main() -> ExitCode {
     let count = words.get(1).and_then(|count| count.parse::<u64>().ok());
     let result = match (words.first().map(String::as_str), count) {
         (Some("single"), Some(count)) => object(1).and_then(|object| single(&object, count)),
+        (Some("pin"), Some(count)) => object(1).and_then(|object| pin(&object, count)),
         (Some("batch"), Some(count)) => object(1).and_then(|object| batch(&object, count)),
         (Some("nodes"), Some(count)) => object(2).and_then(|object| single(&object, count)),
         (Some("nodes-batch"), Some(count)) => object(2).and_then(|object| batch(&object, count)),
         (Some("recorded"), Some(count)) => recorded(WHOLE, count),
         (Some("sampled"), Some(count)) => recorded(WHOLE / 64, count),
         _ => {
-            eprintln!("octavo-instructions single|batch|nodes|nodes-batch|recorded|sampled COUNT");
+            eprintln!("octavo-instructions single|batch|pin|nodes|nodes-batch|recorded|sampled COUNT");
             return ExitCode::from(2);
         }
     };
@@ -104,6 +106,13 @@ fn single(object: &Object, count: u64) -> Result<(), octavo::Error> {
     for number in 0..count {
         object.read_at(offset(number), &mut buffer)?;
         black_box(&mut buffer);
+    }
+    Ok(())
+}
+
+fn pin(object: &Object, count: u64) -> Result<(), octavo::Error> {
+    for number in 0..count {
+        black_box(object.pin(offset(number))?);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use std::ops::Deref;
 
-use octavo_table::{SlotIndex, Tag};
+use octavo_table::{Found, SlotIndex, Tag};
 
 use crate::error::Error;
 use crate::flight::{Job, Object};
@@ -174,33 +174,30 @@ impl Object {
         candidate: Option<SlotIndex>,
         attempt: u32,
     ) -> Result<Option<Pin<'_>>, Error> {
+        let found = candidate.and_then(|candidate| self.inner.partition.table.confirm(candidate, tag));
+        match found.and_then(|found| self.pin_found(offset, tag, &found, attempt)) {
+            None => self.pin_slowly(offset, tag, attempt),
+            pin => Ok(pin),
+        }
+    }
+
+    /// `pin_at` of a page that is not in the slot where it was expected, or not resident.
+    #[cold]
+    #[inline(never)]
+    fn pin_slowly(&self, offset: ByteOffset, tag: Tag, attempt: u32) -> Result<Option<Pin<'_>>, Error> {
         let partition = &*self.inner.partition;
-        let mut at_once = candidate.and_then(|candidate| partition.table.confirm(candidate, tag));
         for attempt in attempt..attempt + ATTEMPTS {
-            let mut found = at_once.take().or_else(|| partition.table.find(tag));
+            let mut found = partition.table.find(tag);
             if attempt > 0 && found.is_none() {
                 found = partition.table.lock(tag).find(tag);
             }
             if let Some(found) = found
                 && found.word.readable()
             {
-                if partition.pin(&found) {
-                    match attempt {
-                        0 => partition.pinned_first(tag, &found),
-                        // The read that brought the page in was counted.
-                        _ => partition.touch(tag, &found),
-                    }
-                    let start = partition.page_size.round_down(offset).0;
-                    let len =
-                        (self.len_bytes().saturating_sub(start)).min(partition.page_bytes() as u64) as usize;
-                    return Ok(Some(Pin {
-                        partition,
-                        slot: found.index,
-                        at: partition.frames.at(found.index),
-                        len,
-                    }));
+                match self.pin_found(offset, tag, &found, attempt) {
+                    None => continue,
+                    pin => return Ok(pin),
                 }
-                continue;
             }
             // Reading one byte brings the page in, or waits for the thread that is already bringing
             // it in.
@@ -208,5 +205,23 @@ impl Object {
             self.run_bytes(Job::Read, offset, byte.as_mut_ptr(), 1)?;
         }
         Ok(None)
+    }
+
+    /// Pins a page that was found. Attempt 0 counts an access. Returns `None` if the page's state
+    /// has changed.
+    #[inline(always)]
+    fn pin_found(&self, offset: ByteOffset, tag: Tag, found: &Found<'_>, attempt: u32) -> Option<Pin<'_>> {
+        let partition = &*self.inner.partition;
+        if !partition.pin(found) {
+            return None;
+        }
+        match attempt {
+            0 => partition.pinned_first(tag, found),
+            // The read that brought the page in was counted.
+            _ => partition.touch(tag, found),
+        }
+        let start = partition.page_size.round_down(offset).0;
+        let len = self.len_bytes().saturating_sub(start).min(partition.page_bytes() as u64) as usize;
+        Some(Pin { partition, slot: found.index, at: partition.frames.at(found.index), len })
     }
 }

@@ -144,6 +144,7 @@ impl PartitionInner {
     }
 
     /// P4: pins a page. Returns `false` if the page's state has changed.
+    #[inline(always)]
     pub fn pin(&self, found: &Found<'_>) -> bool {
         let note = self.note();
         let is_pinned = found.slot().pin(found.word).is_ok();
@@ -154,6 +155,7 @@ impl PartitionInner {
     }
 
     /// P5: unpins a slot.
+    #[inline(always)]
     pub fn unpin(&self, slot: SlotIndex) {
         let note = self.note();
         self.table.slot(slot).unpin();

@@ -24,6 +24,7 @@ const OWED_MAX_NS: f64 = 500.0;
 impl PartitionInner {
     /// Charges an access to `bytes` bytes of a page. The access is one of `together` that are
     /// looked up together, of which up to twelve overlap.
+    #[inline(always)]
     pub fn charge_access(&self, tag: Tag, bytes: usize, together: u64) {
         if self.places.charged {
             self.charge_at(self.node_of(tag) == self.shared.numa.here(), bytes, together);
@@ -38,14 +39,23 @@ impl PartitionInner {
     }
 
     /// Charges an access to `bytes` bytes of the thread's own node (`is_here`) or of another.
+    #[inline(always)]
     pub fn charge_at(&self, is_here: bool, bytes: usize, together: u64) {
         self.charge(is_here, waits_of(together), bytes as u64);
     }
 
     /// Charges `waits` waits for lines and `bytes` bytes of the thread's own node (`is_here`) or of
     /// another.
+    #[inline(always)]
     pub fn charge(&self, is_here: bool, waits: u64, bytes: u64) {
-        let Some(cost) = self.shared.numa.cost.filter(|_| self.places.charged) else { return };
+        if self.places.charged {
+            self.add_charge(is_here, waits, bytes);
+        }
+    }
+
+    #[inline(never)]
+    fn add_charge(&self, is_here: bool, waits: u64, bytes: u64) {
+        let Some(cost) = self.shared.numa.cost else { return };
         let counts = if is_here {
             (Count::LocalWaits, Count::LocalBytes)
         } else {
