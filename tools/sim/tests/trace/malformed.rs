@@ -134,7 +134,7 @@ fn the_memory_for_names_of_volumes_is_bounded() {
     let line = |file: u64| format!("{file:08000} read 0 1\n");
     let text: String = (0..2500).map(line).collect();
     let said = error(Format::Fio, format!("fio version 2 iolog\n{text}"));
-    assert!(said.starts_with("sample:2082: 2080 volumes"), "{said}");
+    assert!(said.starts_with("sample:2082: ") && said.contains("2080 volumes"), "{said}");
 }
 
 /// Yields some bytes, and then fails.
