@@ -90,7 +90,12 @@ impl Watch {
     /// baseline.
     pub fn new(stores: impl IntoIterator<Item = Store>) -> Watch {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
-            .map_err(|error| log::debug!("cannot start inotify ({error}): changes by other programs during the store's own writes go unnoticed"))
+            .map_err(|error| {
+                log::debug!(
+                    "cannot start inotify ({error}): changes by other programs during the store's own \
+                     writes go unnoticed"
+                );
+            })
             .ok();
         let watched = stores.into_iter().map(|store| Watched::new(store, inotify.as_ref()));
         Watch { stores: watched.collect(), inotify }

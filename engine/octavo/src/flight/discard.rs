@@ -10,7 +10,7 @@
 //!   bytes; writes and syncs wait. If a page is busy (a fill, a write, a write-back, a stray), the
 //!   range is shortened to end before the first such page, and pages taken after it are given back.
 //!   If the first page of the range is busy, the task registers with it and starts again at C2.
-//! - **C4 tell**: the store is told to clear the range, with one I/O through the ring.
+//! - **C4 tell**: the task asks the store to clear the range, with one I/O through the ring.
 //! - **C5 cleared**: the held pages are dropped.
 //! - **C6 refused**: the held pages are dirty again, with the versions that they had. For the clean
 //!   pages that were dropped, the store has either zeros or the old bytes; the next read gets what

@@ -160,7 +160,7 @@ fn hammer(what: &str, threads: u64, time: Duration, config: CacheConfig, mode: C
     assert_eq!(partition.stat().resident_bytes, 0, "{what}");
 }
 
-/// The size of a partition of so many segments.
+/// Returns the bytes that a partition with this number of segments is charged.
 fn bytes_of(segments: u64) -> u64 {
     segments * (PAGE * WAYS + 1024) as u64 + (16 << 10)
 }

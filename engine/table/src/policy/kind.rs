@@ -39,7 +39,16 @@ impl PolicyKind {
 
     /// Returns the name that configurations use.
     pub const fn name(self) -> &'static str {
-        ["fifo", "lru", "clock", "lfu", "nrlfu", "car", "mq", "octavo"][self as usize]
+        match self {
+            PolicyKind::Fifo => "fifo",
+            PolicyKind::Lru => "lru",
+            PolicyKind::Clock => "clock",
+            PolicyKind::Lfu => "lfu",
+            PolicyKind::NrLfu => "nrlfu",
+            PolicyKind::Car => "car",
+            PolicyKind::Mq => "mq",
+            PolicyKind::Octavo => "octavo",
+        }
     }
 }
 

@@ -31,9 +31,9 @@ fn accesses(memory_bytes: u64) -> usize {
     (memory_bytes / PAGE_BYTES as u64 / 4).max(256) as usize
 }
 
-/// Creates the tenants of both experiments, with the numbers of their pages: a reader of few pages,
-/// and a reader of so many pages that they would take most of the memory. Both read by the case's
-/// workload.
+/// Creates the two tenants of both experiments, and returns how many pages each reads. The pages of
+/// the first would fill an eighth of the memory, those of the second seven tenths. Both read by the
+/// case's workload.
 fn house(case: &Case, stores: [&Store; 2], seed: u64) -> Result<(House, [u64; 2]), Error> {
     let memory_pages = case.memory.0 / PAGE_BYTES as u64;
     let (memory_bytes, ahead_bytes) = (case.memory.0, case.ahead.0);
