@@ -8,7 +8,7 @@
 //! ever. State that serves the whole process is created again in each process ([`PerProcess`]).
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -45,10 +45,17 @@ impl Process {
     }
 
     /// Returns whether this is the calling process, and not an ancestor of it.
+    #[inline(always)]
     pub fn is_this(self) -> bool {
-        self == Process::this()
+        let word = WORD.load(Ordering::Relaxed);
+        // SAFETY: null, or the word of `word_wiped_on_fork`, which is never unmapped.
+        let number = unsafe { word.as_ref() }.map(|number| number.load(Ordering::Relaxed));
+        number == Some(self.0) || self == Process::this()
     }
 }
+
+/// The word that `Process::this` has mapped. Null before, and if there is none.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns a word that is zero now, and zero again in each child of `fork`. None if the kernel has
 /// no such memory (before Linux 4.14).
@@ -68,7 +75,10 @@ fn word_wiped_on_fork() -> Option<&'static AtomicU64> {
         return None;
     }
     // SAFETY: zeroed, aligned to a page, and never unmapped.
-    Some(unsafe { &*page.cast_const().cast() })
+    let word: &AtomicU64 = unsafe { &*page.cast_const().cast() };
+    // Relaxed: the kernel has zeroed the word for every thread.
+    WORD.store(std::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+    Some(word)
 }
 
 /// One value per process. A child of `fork` creates a new value and never touches its parent's,

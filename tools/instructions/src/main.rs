@@ -1,7 +1,8 @@
 //! Loops of hits of 128 bytes, whose instructions are counted:
-//! `octavo-instructions single|batch|pin|nodes|nodes-batch|recorded|sampled COUNT`.
+//! `octavo-instructions single|batch|write|pin|nodes|nodes-batch|recorded|sampled COUNT`.
 //!
 //! - `single` and `batch`: reads by `read_at`, and by `read_batch` in batches of 32.
+//! - `write`: writes by `write_at` in write-back mode, to pages that are dirty already.
 //! - `pin`: pins by `pin`, each dropped at once.
 //! - `nodes` and `nodes-batch`: the same with pages divided among two emulated nodes; the engine
 //!   counts whose pages are read.
@@ -21,7 +22,7 @@ use std::time::Duration;
 use octavo::disk::Store;
 use octavo::numa::{NumaMode, TopologySource, sit};
 use octavo::recording::WHOLE;
-use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig, Read, Taken};
+use octavo::{Cache, CacheConfig, CacheMode, Object, Partition, PartitionConfig, Read, Taken};
 
 const BYTES: usize = 128;
 const BATCH: usize = 32;
@@ -37,12 +38,13 @@ fn main() -> ExitCode {
         (Some("single"), Some(count)) => object(1).and_then(|object| single(&object, count)),
         (Some("pin"), Some(count)) => object(1).and_then(|object| pin(&object, count)),
         (Some("batch"), Some(count)) => object(1).and_then(|object| batch(&object, count)),
+        (Some("write"), Some(count)) => object(1).and_then(|object| write(&object, count)),
         (Some("nodes"), Some(count)) => object(2).and_then(|object| single(&object, count)),
         (Some("nodes-batch"), Some(count)) => object(2).and_then(|object| batch(&object, count)),
         (Some("recorded"), Some(count)) => recorded(WHOLE, count),
         (Some("sampled"), Some(count)) => recorded(WHOLE / 64, count),
         _ => {
-            eprintln!("octavo-instructions single|batch|pin|nodes|nodes-batch|recorded|sampled COUNT");
+            eprintln!("octavo-instructions single|batch|write|pin|nodes|nodes-batch|recorded|sampled COUNT");
             return ExitCode::from(2);
         }
     };
@@ -86,8 +88,14 @@ fn parts(nodes: u32) -> Result<(Partition, Object), octavo::Error> {
         seed: Some(1),
         ..CacheConfig::default()
     };
-    let partition = Cache::new(config)?.partition(PartitionConfig::new("counted"))?;
-    let object = partition.open(Store::memory("pages", PAGES * PAGE_BYTES), "pages")?;
+    let config_of_partition = PartitionConfig {
+        cache_mode: CacheMode::Writeback,
+        dirty_max_bytes: Some(PAGES * PAGE_BYTES * 2),
+        ..PartitionConfig::new("counted")
+    };
+    let partition = Cache::new(config)?.partition(config_of_partition)?;
+    // One page more: a hit in the last page of an object takes the slow path.
+    let object = partition.open(Store::memory("pages", (PAGES + 1) * PAGE_BYTES), "pages")?;
     let mut byte = [0; 8];
     for page in (0..PAGES).chain(0..PAGES) {
         object.read_at(page * PAGE_BYTES, &mut byte)?;
@@ -113,6 +121,17 @@ fn single(object: &Object, count: u64) -> Result<(), octavo::Error> {
 fn pin(object: &Object, count: u64) -> Result<(), octavo::Error> {
     for number in 0..count {
         black_box(object.pin(offset(number))?);
+    }
+    Ok(())
+}
+
+fn write(object: &Object, count: u64) -> Result<(), octavo::Error> {
+    let bytes = [7; BYTES];
+    for page in 0..PAGES {
+        object.write_at(page * PAGE_BYTES, &bytes)?;
+    }
+    for number in 0..count {
+        object.write_at(offset(number), black_box(&bytes))?;
     }
     Ok(())
 }

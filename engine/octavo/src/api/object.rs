@@ -74,25 +74,48 @@ impl Object {
 
     #[inline(never)]
     fn read_any(&self, offset: ByteOffset, buffer: &mut [u8]) -> Result<(), Error> {
-        let inner = &*self.inner;
-        inner.check(offset, buffer.len() as u64)?;
-        if inner.in_one_page(offset, buffer.len()) {
-            let is_hit = match inner.partition.counters.at_hand() {
-                Some(counts) => {
-                    // SAFETY: the slice is valid for its length, and the range lies in one page.
-                    let is_hit = unsafe { inner.read_page(offset, buffer.as_mut_ptr(), buffer.len()) };
-                    if is_hit {
-                        counts.add_hit(buffer.len() as u64);
-                    }
-                    is_hit
-                }
-                None => inner.read_accounted(offset, buffer),
-            };
-            if is_hit {
-                return Ok(());
-            }
+        self.inner.check(offset, buffer.len() as u64)?;
+        if self.inner.in_one_page(offset, buffer.len()) && self.inner.read_hit(offset, buffer) {
+            return Ok(());
         }
         self.read_slowly(offset, buffer)
+    }
+
+    /// Fills `buffer` with the bytes at `offset` (in bytes) if all pages of the range are resident,
+    /// and returns `Ok(true)`. Otherwise returns `Ok(false)`; the buffer may then have changed.
+    /// Never waits for a store, nor for a page that another thread brings in or writes. A `false`
+    /// is a hint, because a page may arrive at any time.
+    ///
+    /// Each page that was read counts as a read and a hit; a `false` counts no miss.
+    ///
+    /// # Errors
+    /// [`Error::PastEnd`], [`Error::Closed`], [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// let mut bytes = [0; 512];
+    /// assert!(!object.try_read_at(8192, &mut bytes)?, "nothing is resident yet");
+    /// object.read_at(8192, &mut bytes)?;
+    /// assert!(object.try_read_at(8192, &mut bytes)?);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool, Error> {
+        let (inner, mut offset, mut rest) = (&*self.inner, ByteOffset(offset), buffer);
+        inner.check(offset, rest.len() as u64)?;
+        inner.partition.shared.check_process()?;
+        while !rest.is_empty() {
+            let in_page = inner.partition.page_bytes() - inner.partition.page_size.offset_in_page(offset);
+            let (now, later) = rest.split_at_mut(in_page.min(rest.len()));
+            if !inner.read_hit(offset, now) {
+                return Ok(false);
+            }
+            (offset, rest) = (offset + in_page as u64, later);
+        }
+        Ok(true)
     }
 
     #[cold]
@@ -167,6 +190,15 @@ impl Object {
     /// ```
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let offset = ByteOffset(offset);
+        // SAFETY: the slice is valid for its length.
+        match unsafe { self.inner.write_resident(offset, bytes.as_ptr(), bytes.len()) } {
+            true => Ok(()),
+            false => self.write_slowly(offset, bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn write_slowly(&self, offset: ByteOffset, bytes: &[u8]) -> Result<(), Error> {
         self.inner.check_writable()?;
         self.inner.check(offset, bytes.len() as u64)?;
         self.inner.partition.counters.add(Count::Writes, 1);

@@ -136,6 +136,21 @@ impl PartitionInner {
 }
 
 impl ObjectInner {
+    /// Reads a range inside one page, and counts the hit, if the page is resident. Otherwise
+    /// returns `false`, and has counted nothing.
+    #[inline(always)]
+    pub fn read_hit(&self, offset: ByteOffset, buffer: &mut [u8]) -> bool {
+        let Some(counts) = self.partition.counters.at_hand() else {
+            return self.read_accounted(offset, buffer);
+        };
+        // SAFETY: the slice is valid for its length, and the range lies in one page.
+        let is_hit = unsafe { self.read_page(offset, buffer.as_mut_ptr(), buffer.len()) };
+        if is_hit {
+            counts.add_hit(buffer.len() as u64);
+        }
+        is_hit
+    }
+
     /// Serves the hits of a batch while no counter is at hand: counts, records and charges each
     /// hit. Returns the indices of the other reads.
     #[cold]

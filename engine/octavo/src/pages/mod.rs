@@ -5,5 +5,6 @@ pub(crate) mod access;
 pub(crate) mod hit;
 pub(crate) mod mover;
 pub(crate) mod nodes;
+pub(crate) mod overwrite;
 pub(crate) mod record;
 pub(crate) mod steps;

@@ -12,7 +12,7 @@
 //! nodes.
 
 use octavo_recording::Step;
-use octavo_table::{Claim, Found, SetGuard, SlotIndex, Tag, Word};
+use octavo_table::{Claim, Found, SetGuard, SlotIndex, State, Tag, Word};
 
 use super::record::place_of;
 use crate::memory::copy;
@@ -175,16 +175,39 @@ impl PartitionInner {
         // The note spans the whole write, which is one step of the recording. Otherwise a resize
         // could find the page busy here but not in a replay.
         let note = self.note();
-        let Ok(before) = found.slot().begin_write(found.word) else { return false };
-        self.overtake(tag, before);
+        let Some(before) = self.begin_overwrite(tag, found) else { return false };
         write(self.frames.at(found.index));
-        self.table.touch(found);
-        let waited = self.table.end_write(found, before, true);
+        let waited = self.end_overwrite(before, found);
         note.step(tag, || Step::Overwrite);
-        self.wake(found.index, waited);
-        self.note_dirty();
-        self.wrote(tag, found, before);
+        self.overwritten(before, tag, found, waited);
         true
+    }
+
+    /// P6 alone, for a page whose steps are not recorded. The caller puts the bytes into the frame,
+    /// then calls `end_overwrite` and `overwritten`.
+    #[inline(always)]
+    pub fn begin_overwrite(&self, tag: Tag, found: &Found<'_>) -> Option<Word> {
+        let before = found.slot().begin_write(found.word).ok()?;
+        self.overtake(tag, before);
+        Some(before)
+    }
+
+    /// P7 alone, and tells the policy. Returns whether a waiter must be woken.
+    #[inline(always)]
+    pub fn end_overwrite(&self, before: Word, found: &Found<'_>) -> bool {
+        self.table.touch(found);
+        self.table.end_write(found, before, true)
+    }
+
+    /// What follows P7: wakes waiters, and tells the cleaner and the nodes.
+    #[inline(always)]
+    pub fn overwritten(&self, before: Word, tag: Tag, found: &Found<'_>, waited: bool) {
+        self.wake(found.index, waited);
+        if before.state() != State::Dirty {
+            // A page that was dirty has been reported, and is counted until it is clean.
+            self.note_dirty();
+        }
+        self.wrote(tag, found, before);
     }
 
     /// P8, first half: takes ownership of a clean page whose new bytes go to the store first, and

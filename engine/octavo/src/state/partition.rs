@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use octavo_disk::{IoError, Store};
+use octavo_disk::{IoError, Process, Store};
 use octavo_recording::Secret;
 use octavo_table::{Begun, Mixer, SegmentIndex, Table, Tag};
 
@@ -100,6 +100,9 @@ pub(crate) struct ObjectInner {
     /// The offset at which a partial last page begins; the object's length if there is none.
     last_page: AtomicU64,
     pub store: Store,
+    /// The process whose writes go to the pages only: in write-back mode, with a store that can be
+    /// written.
+    pub writes_back: Option<Process>,
     pub name: String,
     pub ranges: Ranges,
     pub streams: Streams,
@@ -264,6 +267,7 @@ impl ObjectInner {
             begun: partition.begin_tags(id),
             len_bytes: AtomicU64::new(store.len_bytes()),
             last_page: AtomicU64::new(last_page_of(partition, store.len_bytes())),
+            writes_back: (partition.mode == CacheMode::Writeback && !store.read_only()).then(Process::this),
             store,
             name: name.into(),
             ranges: Ranges::default(),

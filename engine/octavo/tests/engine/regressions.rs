@@ -556,7 +556,7 @@ fn a_removed_partition_opens_nothing_and_takes_no_memory() {
     for _ in 0..3 {
         let partition = cache.partition(PartitionConfig::new("p")).unwrap();
         cache.remove_partition("p").unwrap();
-        let refused = partition.open(Store::memory("m", 64 << 10), "object").err().expect("refused");
+        let refused = partition.open(Store::memory("m", 64 << 10), "object").expect_err("refused");
         assert!(refused.to_string().contains("was removed"), "{refused}");
         let shell = cache.stat().memory_charged_bytes;
         partition.resize(1 << 20).unwrap();
