@@ -14,6 +14,7 @@
 
 mod looks;
 mod walk;
+mod writers;
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -45,6 +46,8 @@ pub const DRIVER: Driver = Driver {
         "prefetching",
         "line",
         "words",
+        "pwrite",
+        "locked-lru",
         "pin",
         "read",
         "pin-batch",
@@ -52,7 +55,8 @@ pub const DRIVER: Driver = Driver {
     ],
     scenery: &["memory", "policy", "mode", "reads"],
     check,
-    // The store is half as large again, the references read an array, rivals hold the same pages.
+    // The store is half as large again, the references read an array, rivals and writers hold the
+    // same pages.
     memory: |needs| needs.frames * 7 / 2 + needs.frames * needs.rivals,
     set: |case, run| {
         let full = FullCache::new(case, run)?;
@@ -61,7 +65,7 @@ pub const DRIVER: Driver = Driver {
 };
 
 /// The contestants that can write.
-const WRITERS: &[&str] = &["octavo", "octavo-own-page", "words"];
+const WRITERS: &[&str] = &["octavo", "octavo-own-page", "words", "pwrite", "locked-lru"];
 
 /// Indices of a stream. The data at these places is several times as large as a last-level cache.
 const STREAM: usize = 1 << 22;
@@ -98,6 +102,9 @@ fn check(case: &Case) -> Result<(), String> {
     match case.call {
         Call::Queue => Err("hits have the calls single, batch, pin and pin-batch".into()),
         Call::Batch | Call::Pin | Call::PinBatch if writes => Err("only single calls can write".into()),
+        _ if case.reads.0 > 0 && case.contestants.iter().any(|name| writers::NAMES.contains(&&**name)) => {
+            Err(format!("{} only write: they need reads = 0", writers::NAMES.join(" and ")))
+        }
         _ if writes && case.contestants.iter().any(|name| !WRITERS.contains(&&**name)) => {
             Err(format!("the contestants that can write are {}", WRITERS.join(", ")))
         }
@@ -249,6 +256,9 @@ impl FullCache {
                     self.words(way.next(), &mut buffer);
                     Ok(way.turn as u64)
                 })
+            }),
+            _ if writers::NAMES.contains(&name) => Team::boxed(name, move |thread| {
+                writers::writing(name, &self.resident, len, way(Cow::Borrowed(&streams.array), thread))
             }),
             _ => Team::new(name, move |thread| {
                 Ok(looks::looking(name, object(), case, way(Cow::Borrowed(&streams.object), thread)))
