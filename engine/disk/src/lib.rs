@@ -33,6 +33,8 @@
 //! | `process.rs`, `error.rs` | children of `fork`; errors |
 //! | `op.rs`, `sync.rs` | operations; the choice between std and shuttle |
 
+#![warn(missing_debug_implementations)]
+
 mod engine;
 mod error;
 mod io;

@@ -61,6 +61,12 @@ pub struct Watch {
     inotify: Option<OwnedFd>,
 }
 
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("stores", &self.stores.len()).finish_non_exhaustive()
+    }
+}
+
 struct Watched {
     store: Store,
     /// The descriptor of the store's inotify watch.

@@ -103,6 +103,34 @@ impl std::fmt::Display for Bytes {
     }
 }
 
+impl From<Error> for std::io::Error {
+    /// Keeps the error as the source, under the kind that callers of files expect: that of the
+    /// system's error for [`Error::Io`], `UnexpectedEof` for [`Error::PastEnd`],
+    /// `ReadOnlyFilesystem`, `OutOfMemory`, `NotConnected` for [`Error::Closed`], `InvalidInput`
+    /// for [`Error::Config`], `Unsupported` for [`Error::Forked`], else `Other`.
+    ///
+    /// # Examples
+    /// ```
+    /// let error = std::io::Error::from(octavo::Error::Closed { object: "disk".into() });
+    /// assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
+    /// assert_eq!(error.to_string(), "disk: the object was closed");
+    /// ```
+    fn from(error: Error) -> std::io::Error {
+        use std::io::ErrorKind;
+        let kind = match &error {
+            Error::Io { source, .. } => source.kind(),
+            Error::PastEnd { .. } => ErrorKind::UnexpectedEof,
+            Error::ReadOnly { .. } => ErrorKind::ReadOnlyFilesystem,
+            Error::NoMemory { .. } => ErrorKind::OutOfMemory,
+            Error::Closed { .. } => ErrorKind::NotConnected,
+            Error::Config(_) => ErrorKind::InvalidInput,
+            Error::Forked => ErrorKind::Unsupported,
+            Error::Failed { .. } => ErrorKind::Other,
+        };
+        std::io::Error::new(kind, error)
+    }
+}
+
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {

@@ -33,6 +33,8 @@
 //! outside; stores are in [`disk`].
 
 // The floors, from the roof down. Imports point down only: `cargo xtask tidy` checks it.
+#![warn(missing_debug_implementations)]
+
 mod api;
 mod config;
 mod control;
@@ -57,7 +59,7 @@ pub use octavo_share::UNLIMITED;
 pub use octavo_table::MissCurve;
 
 pub use api::cache::Cache;
-pub use api::pin::Pin;
+pub use api::pin::{Pin, PinOrCopy};
 pub use api::queue::Queue;
 pub use api::recording::{Recording, Taken};
 pub use config::{CacheConfig, CacheMode, Limits, PartitionConfig, PolicyName};

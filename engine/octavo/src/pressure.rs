@@ -146,6 +146,7 @@ impl Total {
 }
 
 /// The kernel's figures of memory, read from `/proc` and `/sys`.
+#[derive(Debug)]
 pub struct Linux {
     root: PathBuf,
 }

@@ -35,6 +35,13 @@ pub struct Read<'b> {
     pub buffer: &'b mut [u8],
 }
 
+impl std::fmt::Debug for Read<'_> {
+    /// Shows the range, not the bytes.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Read").field("offset", &self.offset).field("len", &self.buffer.len()).finish()
+    }
+}
+
 impl Read<'_> {
     /// Where the read begins.
     #[inline(always)]
@@ -44,6 +51,7 @@ impl Read<'_> {
 }
 
 /// The operation of a request.
+#[derive(Debug)]
 pub enum Op {
     /// Reads `len` bytes into the beginning of `buffer`.
     Read {
@@ -105,6 +113,7 @@ pub enum Op {
 }
 
 /// A request to a [`Queue`](crate::Queue), with a number of the caller's choice.
+#[derive(Debug)]
 pub struct Request {
     /// The operation.
     pub op: Op,
@@ -113,6 +122,7 @@ pub struct Request {
 }
 
 /// A request that has ended.
+#[derive(Debug)]
 pub struct Completion {
     /// The request's number.
     pub user_data: u64,

@@ -69,6 +69,7 @@ pub(crate) const FAR: u8 = 14;
 pub(crate) const ELSEWHERE: u8 = 15;
 
 /// The previous page, and the last pages of a few objects before it.
+#[derive(Debug)]
 pub(crate) struct Last {
     pub object: u64,
     pub page: u64,

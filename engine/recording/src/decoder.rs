@@ -22,6 +22,7 @@ impl std::fmt::Display for Malformed {
 
 /// An iterator over the events of a block. After a malformed event, for which it returns an error,
 /// it ends.
+#[derive(Debug)]
 pub struct Decoder<B> {
     bytes: Bytes<B>,
     last: Last,
@@ -156,6 +157,7 @@ impl<B: AsRef<[u8]>> Iterator for Decoder<B> {
     }
 }
 
+#[derive(Debug)]
 pub(super) struct Bytes<B> {
     pub all: B,
     pub at: usize,

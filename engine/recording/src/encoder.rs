@@ -10,6 +10,7 @@ use crate::event::{Event, NAME_BYTES_MAX, PAGE_BITS, PAGE_MASK, Place, Step, Tot
 const _: () = assert!(NAME_BYTES_MAX + 32 < Encoder::EVENT_BYTES_MAX);
 
 /// Encodes events.
+#[derive(Debug)]
 pub struct Encoder {
     bytes: Vec<u8>,
     last: Last,

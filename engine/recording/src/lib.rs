@@ -25,6 +25,8 @@
 //! assert_eq!(events.unwrap(), [Event::Access { key: 7, write: false, hit: true }]);
 //! ```
 
+#![warn(missing_debug_implementations)]
+
 mod code;
 mod decoder;
 mod encoder;

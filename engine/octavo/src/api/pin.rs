@@ -51,12 +51,32 @@ impl Drop for Pin<'_> {
     }
 }
 
+/// The bytes of a page, from [`Object::pin_or_copy`].
+#[derive(Debug)]
+pub enum PinOrCopy<'o> {
+    /// The page itself.
+    Pin(Pin<'o>),
+    /// A copy, because every way of the page's set was pinned or busy.
+    Copy(Vec<u8>),
+}
+
+impl Deref for PinOrCopy<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            PinOrCopy::Pin(pin) => pin,
+            PinOrCopy::Copy(bytes) => bytes,
+        }
+    }
+}
+
 impl Object {
     /// Returns a zero-copy view of the page that contains `offset`, reading it from the store if it
     /// is not resident. The view covers the page up to the object's end. It is a snapshot: later
     /// writes and evictions do not change it. Returns `Ok(None)` if every way of the page's set is
-    /// pinned or busy, or if the page already has 1,023 pins, the most possible; use
-    /// [`read_at`](Object::read_at) instead.
+    /// pinned or busy, or if the page already has 1,023 pins, the most possible;
+    /// [`pin_or_copy`](Object::pin_or_copy) then returns a copy.
     ///
     /// A pin costs two atomic operations on memory that other threads use; the cost of a copy grows
     /// with its length. Including the time to look at the bytes, a pin has 0.6 times the speed of
@@ -83,6 +103,69 @@ impl Object {
     pub fn pin(&self, offset: u64) -> Result<Option<Pin<'_>>, Error> {
         let offset = ByteOffset(offset);
         self.inner.check(offset, 1)?;
+        let (tag, candidate) = self.candidate(offset);
+        self.pin_at(offset, tag, candidate, 0)
+    }
+
+    /// Returns the view of [`pin`](Object::pin) if the page is resident, else `Ok(None)`. Never
+    /// waits for a store, nor for a page that another thread brings in or writes.
+    ///
+    /// # Errors
+    /// [`Error::PastEnd`], [`Error::Closed`], [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// assert!(object.try_pin(8192)?.is_none(), "nothing is resident yet");
+    /// object.write_at(8192, b"octavo")?;
+    /// assert!(object.try_pin(8192)?.is_some_and(|page| page.starts_with(b"octavo")));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn try_pin(&self, offset: u64) -> Result<Option<Pin<'_>>, Error> {
+        let offset = ByteOffset(offset);
+        self.inner.check(offset, 1)?;
+        self.inner.partition.shared.check_process()?;
+        let (tag, candidate) = self.candidate(offset);
+        let table = &self.inner.partition.table;
+        let found = candidate.and_then(|candidate| table.confirm(candidate, tag));
+        let found = found.or_else(|| table.find(tag)).filter(|found| found.word.readable());
+        Ok(found.and_then(|found| self.pin_found(offset, tag, &found, 0)))
+    }
+
+    /// Returns the bytes of the page that contains `offset`: the view of [`pin`](Object::pin), or
+    /// a copy where the page cannot be pinned. The bytes do not change in either case.
+    ///
+    /// # Errors
+    /// Those of [`pin`](Object::pin).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(8192, b"octavo")?;
+    /// assert!(object.pin_or_copy(8192)?.starts_with(b"octavo"));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn pin_or_copy(&self, offset: u64) -> Result<PinOrCopy<'_>, Error> {
+        if let Some(pin) = self.pin(offset)? {
+            return Ok(PinOrCopy::Pin(pin));
+        }
+        let page_size = self.inner.partition.page_size;
+        let start = page_size.round_down(ByteOffset(offset)).0;
+        let len = self.len_bytes().saturating_sub(start).min(page_size.bytes() as u64);
+        let mut bytes = vec![0; len as usize];
+        self.read_at(start, &mut bytes)?;
+        Ok(PinOrCopy::Copy(bytes))
+    }
+
+    /// The tag of the page that contains `offset`, and the slot that may hold it.
+    #[inline(always)]
+    fn candidate(&self, offset: ByteOffset) -> (Tag, Option<SlotIndex>) {
         let partition = &*self.inner.partition;
         let tag = self.inner.tag_at(offset);
         let candidate = partition.table.candidate(tag);
@@ -91,7 +174,7 @@ impl Object {
             // look at the bytes would wait for memory a second time.
             copy::prefetch(partition.byte_at(candidate, offset), 1);
         }
-        self.pin_at(offset, tag, candidate, 0)
+        (tag, candidate)
     }
 
     /// Pins the page of each offset and appends the views to `pins`, in the order of `offsets`.

@@ -81,6 +81,13 @@ impl DerefMut for Buffer {
     }
 }
 
+impl std::fmt::Debug for Buffer {
+    /// Shows the length, not the bytes.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Loan {
     fn drop(&mut self) {
         self.pool.put_back(self.at, self.len);
