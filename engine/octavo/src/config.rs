@@ -8,11 +8,12 @@ pub use octavo_table::PolicyKind as PolicyName;
 
 use crate::error::Error;
 use crate::numa::{NumaMode, RemoteCost, Replication, TopologySource};
+use crate::position::PageSize;
 use crate::pressure::PressureSource;
 use crate::ways::WAYS;
 
-/// The largest page, in bytes.
-pub(crate) const PAGE_BYTES_MAX: usize = 65536;
+/// The most sets of a segment.
+const SEGMENT_SETS_MAX: u64 = 64;
 
 /// The configuration of a cache. Every field has a default.
 ///
@@ -27,11 +28,13 @@ pub(crate) const PAGE_BYTES_MAX: usize = 65536;
 pub struct CacheConfig {
     /// Hard limit on all memory, in bytes: frames, metadata, buffers in flight. Default: 64 MiB.
     pub memory_max_bytes: u64,
-    /// Page size in bytes: a power of two from 4,096 to 65,536. Default: 4,096.
+    /// Page size in bytes of partitions that set none of their own
+    /// ([`PartitionConfig::page_bytes`]): a power of two from 4,096 to 1,048,576. Default: 4,096.
     pub page_bytes: u32,
-    /// Segment size in bytes, the unit in which partitions grow and shrink: a power of two that
-    /// holds at least one set and at most 64. Default: 2 MiB, one huge page; smaller only for a
-    /// tiny cache.
+    /// Segment size in bytes, the unit in which partitions grow and shrink: a power of two from
+    /// 32,768 to 1 GiB. A segment has 1 to 64 sets of 16 pages, so a partition whose pages ask for
+    /// it takes larger or smaller segments: 16 MiB for pages of 1 MiB. Default: 2 MiB, one huge
+    /// page; smaller only for a tiny cache.
     pub segment_bytes: u64,
     /// The interface through which I/O reaches files. Default: [`Engine::Auto`].
     pub engine: Engine,
@@ -40,7 +43,7 @@ pub struct CacheConfig {
     /// 128 MiB.
     ///
     /// - Bounce pages, which carry writes to the store, take an eighth of the share when the
-    ///   cache is created.
+    ///   cache is created, and a sixteenth (or two pages) for each further page size.
     /// - I/O rings take 24 KiB each. There is one for the cleaner, one per [`crate::Queue`], and
     ///   in mode `message` one per core. Blocking calls share as many as have ever run at the
     ///   same time, but at most 64, and at most an eighth of the share. Threads take nothing:
@@ -105,17 +108,10 @@ impl CacheConfig {
     pub fn validate(&self) -> Result<(), Error> {
         let need = |is_met: bool, message: String| is_met.then_some(()).ok_or(Error::Config(message));
         let CacheConfig { page_bytes, segment_bytes, memory_max_bytes, .. } = *self;
+        check_page_bytes(page_bytes).map_err(Error::Config)?;
         need(
-            page_bytes.is_power_of_two() && (4096..=PAGE_BYTES_MAX as u32).contains(&page_bytes),
-            format!("page_bytes is {page_bytes}: a power of two from 4096 to 65536 is needed"),
-        )?;
-        let least = u64::from(page_bytes) * WAYS as u64;
-        let most = least << 6;
-        need(
-            segment_bytes.is_power_of_two() && (least..=most).contains(&segment_bytes),
-            format!(
-                "segment_bytes is {segment_bytes}: a power of two from {least} (one set) to {most} is needed"
-            ),
+            segment_bytes.is_power_of_two() && (1 << 15..=1 << 30).contains(&segment_bytes),
+            format!("segment_bytes is {segment_bytes}: a power of two from 32768 to 1073741824 is needed"),
         )?;
         need(
             memory_max_bytes <= 1 << 46,
@@ -136,6 +132,38 @@ impl CacheConfig {
     pub(crate) fn reserve_bytes(&self) -> u64 {
         let least = 7 << 18;
         self.buffers_max_bytes.unwrap_or_else(|| (self.memory_max_bytes / 8).clamp(least, 128 << 20))
+    }
+}
+
+/// Checks that pages may have this size. The error is the text of a message.
+pub(crate) fn check_page_bytes(page_bytes: u32) -> Result<(), String> {
+    let range = PageSize::BYTES_LEAST..=PageSize::BYTES_MOST;
+    if page_bytes.is_power_of_two() && range.contains(&(page_bytes as usize)) {
+        return Ok(());
+    }
+    Err(format!("page_bytes is {page_bytes}: a power of two from 4096 to 1048576 is needed"))
+}
+
+/// The sizes of a partition's pages and segments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    pub page_bytes: u32,
+    /// Bytes of a segment's frames.
+    pub segment_bytes: u64,
+}
+
+impl Geometry {
+    /// The sizes that a partition has in a cache. Both configurations are valid.
+    pub fn of(cache: &CacheConfig, partition: &PartitionConfig) -> Geometry {
+        let page_bytes = partition.page_bytes.unwrap_or(cache.page_bytes);
+        let set_bytes = u64::from(page_bytes) * WAYS as u64;
+        let segment_bytes = cache.segment_bytes.clamp(set_bytes, set_bytes * SEGMENT_SETS_MAX);
+        Geometry { page_bytes, segment_bytes }
+    }
+
+    /// The pages of a segment.
+    pub fn slots_per_segment(self) -> u64 {
+        self.segment_bytes / u64::from(self.page_bytes)
     }
 }
 
@@ -169,6 +197,11 @@ pub struct PartitionConfig {
     pub policy: PolicyName,
     /// When writes are acknowledged. Default: write-through.
     pub cache_mode: CacheMode,
+    /// Page size in bytes: a power of two from 4,096 to 1,048,576. Small pages suit random reads;
+    /// large ones suit stores that answer slowly and in large pieces, such as object storage. The
+    /// smallest partition has one segment, which is 16 pages or more. Default: `None`, the cache's
+    /// [`CacheConfig::page_bytes`].
+    pub page_bytes: Option<u32>,
     /// Most bytes of frames and metadata. Default: `None` (no limit but the cache's).
     pub max_bytes: Option<u64>,
     /// Bytes of frames and metadata at the start, as far as they are available. Default: `None`,
@@ -214,6 +247,7 @@ impl PartitionConfig {
             name: name.into(),
             policy: PolicyName::default(),
             cache_mode: CacheMode::default(),
+            page_bytes: None,
             max_bytes: None,
             start_bytes: None,
             min_bytes: 0,

@@ -23,6 +23,11 @@ pub(crate) struct PageSize {
 }
 
 impl PageSize {
+    /// The smallest pages, in bytes.
+    pub const BYTES_LEAST: usize = 4096;
+    /// The largest pages, in bytes.
+    pub const BYTES_MOST: usize = 1 << 20;
+
     /// A page size in bytes, a power of two.
     pub fn new(bytes: usize) -> PageSize {
         debug_assert!(bytes.is_power_of_two());

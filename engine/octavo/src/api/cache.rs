@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::thread::JoinHandle;
 
 use super::queue::Queue;
-use crate::config::{CacheConfig, Limits, PartitionConfig};
+use crate::config::{CacheConfig, Limits, PartitionConfig, check_page_bytes};
 use crate::control::{self, Cleaner, Core, Partition, ReaperStat};
 use crate::error::Error;
 use crate::flight::{EVERY, Lane, Workers};
@@ -123,6 +123,7 @@ impl Cache {
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", config.name));
         crate::check_name(&config.name).map_err(wrong)?;
         config.limits().validate().map_err(wrong)?;
+        config.page_bytes.map_or(Ok(()), check_page_bytes).map_err(wrong)?;
         let least = PartitionInner::least_bytes(&self.core().shared, &config);
         if let Some(max) = config.max_bytes.filter(|max| *max < least) {
             return Err(wrong(too_little(max, least)));

@@ -16,10 +16,11 @@ use crate::sync::lock;
 use crate::ways::WAYS;
 
 impl Partition {
-    /// Returns what a plan needs to know about the partition. If `keep` is below 1, also ends a
+    /// Returns what a plan needs to know about the partition, whose segments count as
+    /// `segment_bytes` each: their granules. If `keep` is below 1, also ends a
     /// period: multiplies the counts of the curve, the misses and the returns by `keep`, decays the
     /// stretch, and counts periods without requests. With `keep` 1, nothing decays.
-    pub(crate) fn share(&self, keep: f64) -> Share {
+    pub(crate) fn share(&self, keep: f64, segment_bytes: u64) -> Share {
         let inner = &self.inner;
         let curve = inner.table.miss_curve();
         let is_over = keep < 1.0;
@@ -42,7 +43,7 @@ impl Partition {
         let trend = remembered.trend;
         drop(remembered);
         let fixed = lock(&inner.costs).fixed_bytes();
-        let bytes = u64::from(inner.table.live_segments()) * inner.segment_bytes();
+        let bytes = u64::from(inner.table.live_segments()) * segment_bytes;
         let ghosts = inner.table.remembered_slots();
         let rate = curve.as_ref().map_or(0.0, |curve| curve.rate);
         let seen = Seen {
@@ -52,7 +53,7 @@ impl Partition {
             reach_bytes: bytes + ghosts * inner.page_bytes() as u64,
             sampled_per_byte: rate / inner.page_bytes() as f64,
         };
-        let (sizes, fit) = ((inner.segment_bytes(), fixed), (&seen, &mut stretch));
+        let (sizes, fit) = ((segment_bytes, fixed), (&seen, &mut stretch));
         let share = Share::new(inner.limits(), sizes, curve, inner.page_bytes() as u64, fit, (trend, used));
         lock(&inner.remembered).stretch = stretch;
         share
@@ -71,10 +72,11 @@ impl Partition {
         let inner = &self.inner;
         let Some(monitor) = inner.table.monitor() else { return };
         let slots = inner.table.slots_count();
-        let possible = Watch::possible(&inner.shared, inner.table.shape());
+        let (shared, page_bytes) = (&*inner.shared, inner.page_bytes() as u32);
+        let possible = Watch::possible(shared, page_bytes, inner.table.shape());
         let largest = monitor.curve().points.last().map_or(0, |(pages, _)| *pages);
         let learning = Table::<WAYS>::learning_bytes(inner.table.policy(), slots) as u64;
-        let watch = Watch::new(&inner.shared, inner.table.shape(), slots, learning);
+        let watch = Watch::new(shared, page_bytes, inner.table.shape(), slots, learning);
         let is_large = monitor.bytes() > watch.bytes_max;
         if !is_large && (largest >= possible / 8 * 7 || largest >= 2 * slots) || watch.bytes() == 0 {
             return;

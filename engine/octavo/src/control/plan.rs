@@ -32,6 +32,9 @@ pub(crate) struct Picture {
     pub state: State,
     /// By node of the tree: the partition, or `None` for a group.
     pub partitions: Vec<Option<Partition>>,
+    /// Bytes of the frames of the smallest segment. It is the granule of the plan; partitions of
+    /// large pages have segments of several granules.
+    pub least_frames_bytes: usize,
 }
 
 impl Picture {
@@ -40,7 +43,13 @@ impl Picture {
     pub fn of(core: &Arc<Core>, keep: f64) -> Picture {
         let (shared, partitions) = (&core.shared, core.partitions());
         let groups = core.ledger.groups();
-        let mut picture = Picture { state: State::default(), partitions: Vec::new() };
+        let frames = partitions.iter().map(|partition| partition.inner.frames.segment_bytes());
+        let least_frames_bytes = frames.min().unwrap_or(1);
+        let mut picture = Picture { state: State::default(), partitions: Vec::new(), least_frames_bytes };
+        let granules = partitions
+            .iter()
+            .map(|partition| partition.inner.segment_bytes().div_ceil(picture.segment_granules(partition)));
+        picture.state.granule_bytes = granules.max().unwrap_or(0);
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         let mut apart = shared.budget.max_bytes().saturating_sub(lock(&core.ledger.total).bytes);
         apart += shared.reserve.max_bytes();
@@ -55,7 +64,8 @@ impl Picture {
                 });
                 parent = Some(place);
             }
-            let share = partition.share(keep);
+            let segment_bytes = picture.segment_granules(partition) * picture.state.granule_bytes;
+            let share = partition.share(keep, segment_bytes);
             apart += share.fixed_bytes;
             // A group's limits also cover everything charged to its partitions.
             let mut above = parent;
@@ -64,7 +74,6 @@ impl Picture {
                 group.limits = besides(group.limits, share.fixed_bytes);
                 above = group.parent;
             }
-            picture.state.granule_bytes = share.segment_bytes;
             picture.state.nodes.push(Node { parent, limits: share.limits, leaf: Some(share.leaf) });
             picture.partitions.push(Some(partition.clone()));
         }
@@ -72,6 +81,11 @@ impl Picture {
         let least = picture.state.least_bytes();
         picture.state.total_bytes = shared.budget.max_bytes().saturating_sub(apart).max(least);
         picture
+    }
+
+    /// Returns the granules of a partition's segment.
+    fn segment_granules(&self, partition: &Partition) -> u64 {
+        (partition.inner.frames.segment_bytes() / self.least_frames_bytes) as u64
     }
 
     /// Changes the snapshot so that partitions whose stores do not answer keep their sizes. A plan
@@ -107,7 +121,8 @@ impl Picture {
         for resize in steps {
             let Some(partition) = &self.partitions[resize.node] else { continue };
             let before = self.state.nodes[resize.node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
-            match partition.resize_in_turn((resize.to_bytes / self.state.granule_bytes) as u32, turn) {
+            let granules = resize.to_bytes / self.state.granule_bytes;
+            match partition.resize_in_turn((granules / self.segment_granules(partition)) as u32, turn) {
                 Ok(()) => {
                     partition.note_resize(before, resize.to_bytes);
                     moved += before.saturating_sub(resize.to_bytes);
@@ -132,8 +147,6 @@ pub(crate) struct Share {
     pub leaf: Leaf,
     /// Bytes charged in addition to the segments.
     pub fixed_bytes: u64,
-    /// Bytes of a segment with its metadata.
-    pub segment_bytes: u64,
 }
 
 /// How recently a partition was used.
@@ -161,7 +174,7 @@ impl Use {
 
 impl Share {
     /// Computes the share from a partition's figures. A partition's limits apply to all memory
-    /// charged to it, but a plan distributes only segments.
+    /// charged to it, but a plan distributes only segments, and a partition has at least one.
     pub fn new(
         limits: Limits,
         (segment_bytes, fixed_bytes): (u64, u64),
@@ -170,7 +183,8 @@ impl Share {
         (seen, stretch): (&Seen, &mut Stretch),
         (trend, use_): (Trend, Use),
     ) -> Share {
-        let limits = besides(limits, fixed_bytes);
+        let mut limits = besides(limits, fixed_bytes);
+        limits.min_bytes = limits.min_bytes.max(segment_bytes.min(limits.max_bytes));
         let current_bytes = seen.bytes;
         // `is_new`: a plan changes a partition with few observations as little as possible.
         let is_new = curve.as_ref().is_none_or(|curve| curve.seen < SEEN_MIN);
@@ -179,7 +193,7 @@ impl Share {
         let curve = Curve::new(curve.references, points).fitted(seen, stretch).scaled(use_.expected());
         let sampled_pages = seen.sampled_per_byte * current_bytes as f64;
         let leaf = Leaf { current_bytes, curve, trend, sampled_pages, is_new, is_unused: use_ == Use::Never };
-        Share { limits, leaf, fixed_bytes, segment_bytes }
+        Share { limits, leaf, fixed_bytes }
     }
 }
 

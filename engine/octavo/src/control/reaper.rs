@@ -217,6 +217,7 @@ fn ask_for_room(core: &Arc<Core>, turn: Option<Turn<'_>>, limits: &Limits, wante
     let smaller = Picture {
         state: State { total_bytes, ..picture.state.clone() },
         partitions: picture.partitions.clone(),
+        least_frames_bytes: picture.least_frames_bytes,
     };
     smaller.carry_out(&Pace { step: 0.0, ..Pace::default() }, turn);
     core.shared.budget.left_bytes().min(wanted)

@@ -28,6 +28,7 @@
 //! (`task.rs`), changes of length (`api/lifecycle.rs`).
 
 use std::ops::Range;
+use std::sync::atomic::AtomicU8;
 
 use octavo_disk::IoError;
 use octavo_table::{Found, SetGuard, SlotIndex, State, Word};
@@ -36,17 +37,17 @@ use super::lane::{Lane, Work};
 use super::owner::Owner;
 use super::task::{Job, Kind, NONE, Pages, Task, Transfer};
 use super::write;
-use crate::config::PAGE_BYTES_MAX;
 use crate::error::Error;
-use crate::position::{ByteOffset, PageIndex, page_count, pages_in};
+use crate::position::{ByteOffset, PageIndex, PageSize, page_count, pages_in};
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, lock};
 use crate::wait::{RESUME, Waiter};
 use crate::ways::WAYS;
 
-/// Zeros to write to edges. Only read.
-static ZEROS: [u8; PAGE_BYTES_MAX] = [0; PAGE_BYTES_MAX];
+/// Zeros to write to edges. Only read. Atomics, so that the linker reserves zeroed memory, of which
+/// none is backed, instead of a megabyte of the executable.
+static ZEROS: [AtomicU8; PageSize::BYTES_MOST] = [const { AtomicU8::new(0) }; PageSize::BYTES_MOST];
 
 /// The part of a clearing that is left to do.
 pub(crate) struct ClearState {
@@ -117,7 +118,7 @@ impl Task {
 
 /// Returns the zeros that are written to edges.
 pub(crate) fn zeros() -> *mut u8 {
-    ZEROS.as_ptr().cast_mut()
+    ZEROS.as_ptr().cast_mut().cast()
 }
 
 /// Continues a clearing as far as possible.

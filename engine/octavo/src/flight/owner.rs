@@ -54,7 +54,7 @@ impl Owner<'_> {
     /// returned.
     pub fn take_bounce(&mut self, page: PageIndex, wanted: usize) -> Option<Bounce> {
         let mut bounce = None;
-        let (pool, share) = (&self.lane.shared.bounce, &self.object.bounced);
+        let (pool, share) = (&self.object.partition.bounce, &self.object.bounced);
         self.waits(page, |waiter| {
             bounce = pool.take(share, wanted, waiter);
             bounce.is_none()

@@ -59,7 +59,7 @@ impl Lane {
         }
         self.flush(&mut work);
         drop(work);
-        self.shared.bounce.pass_on();
+        self.shared.bounces.pass_on();
         true
     }
 
@@ -274,7 +274,7 @@ impl Lane {
         // Pairs with the fence in `sleep`: a sleeper whose counter this thread does not see yet
         // sees that the lane is unattended and has I/O in flight.
         fence(Ordering::SeqCst);
-        self.shared.bounce.pass_on();
+        self.shared.bounces.pass_on();
         if self.ring.in_flight() > 0 && self.crew.foreign_waiters.load(Ordering::SeqCst) > 0 {
             self.crew.wake_parked(self);
         }

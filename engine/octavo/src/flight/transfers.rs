@@ -15,11 +15,20 @@ use super::lane::{Gathered, Lane, Work};
 use super::read;
 use super::task::{Ended, Kind, Pages, Role, Task, Transfer, TransferPage};
 use crate::memory::copy;
+use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, MutexGuard};
 
 /// Most pages of one I/O: 256 KiB with 4 KiB pages, enough for devices to reach their full
 /// bandwidth.
 pub(crate) const RUN_PAGES_MAX: usize = 64;
+
+/// Most bytes of one I/O, for larger pages. A longer one would delay the others on its device.
+const RUN_BYTES_MAX: usize = 4 << 20;
+
+/// Returns the most pages that one I/O of an object moves.
+pub(crate) fn run_pages_max(object: &ObjectInner) -> usize {
+    RUN_PAGES_MAX.min(RUN_BYTES_MAX / object.partition.page_bytes())
+}
 
 /// Initial capacity of the list of completions that are taken together.
 const TAKEN_USUALLY: usize = 32;
@@ -64,7 +73,9 @@ impl Lane {
         let Work { gathered, tasks, .. } = &mut *work;
         sort(gathered, tasks);
         let mut runs = gathered.chunk_by(|page, next| follows(page, next, tasks));
-        let is_one_run = runs.next().is_some_and(|run| run.len() <= RUN_PAGES_MAX) && runs.next().is_none();
+        let is_one_run =
+            runs.next().is_some_and(|run| run.len() <= run_pages_max(&tasks[run[0].task].object))
+                && runs.next().is_none();
         // A simulated disk advances only while threads look at their rings: use the ring.
         if !is_one_run || !work.transfers.is_empty() || self.shared.simulated() {
             self.flush(&mut work);
@@ -200,7 +211,8 @@ fn next_run(gathered: &mut Peekable<Drain<'_, Gathered>>, tasks: &Slab<Task>) ->
     let mut last = gathered.next()?;
     let (object, page) = (tasks[last.task].object.clone(), last.page);
     let mut pages = Pages::one(held(&last));
-    while pages.count() < RUN_PAGES_MAX
+    let most = run_pages_max(&object);
+    while pages.count() < most
         && let Some(next) = gathered.next_if(|next| follows(&last, next, tasks))
     {
         pages.push(held(&next));

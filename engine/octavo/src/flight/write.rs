@@ -11,7 +11,7 @@ use octavo_table::{Found, SetGuard, SlotIndex, State, Tag, Word};
 use super::lane::{Lane, Work};
 use super::owner::Owner;
 use super::task::{Kind, Pages, Role, Span, Transfer, TransferPage};
-use super::transfers::RUN_PAGES_MAX;
+use super::transfers::run_pages_max;
 use super::writeback;
 use crate::config::CacheMode;
 use crate::memory::{Bounce, copy};
@@ -74,7 +74,7 @@ pub(crate) fn page(owner: &mut Owner<'_>, page: PageIndex, first: bool) {
     // owns no slot.
     let task = owner.task();
     let adjacent = if page + 1 == task.next { task.end - page } else { 1 };
-    let wanted = adjacent.min(RUN_PAGES_MAX as u64) as usize;
+    let wanted = adjacent.min(run_pages_max(&task.object) as u64) as usize;
     let Some(mut bounce) = owner.take_bounce(page, wanted) else { return };
     let mut run: Option<Pages> = None;
     let mut taken = 0;

@@ -23,7 +23,7 @@ use octavo_table::{SegmentIndex, SlotIndex, State, Word};
 use super::lane::{Lane, Work};
 use super::owner::Owner;
 use super::task::{EVERY, Job, Kind, NONE, Pages, Role, Task, Transfer, TransferPage};
-use super::transfers::RUN_PAGES_MAX;
+use super::transfers::{RUN_PAGES_MAX, run_pages_max};
 use crate::error::Error;
 use crate::memory::{Bounce, Charge, copy};
 use crate::position::{PageIndex, page_count, pages_in};
@@ -206,7 +206,7 @@ fn flush(owner: &mut Owner<'_>) {
 
 /// Writes the next adjacent pages of the round. Returns false to wait for a bounce page.
 fn run(owner: &mut Owner<'_>) -> bool {
-    let most = if owner.task().sync().cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
+    let most = if owner.task().sync().cleaning().runs == Runs::Yes { run_pages_max(owner.object) } else { 1 };
     let again = &owner.task().again;
     let first = again[again.len() - 1];
     let adjacent = (0..)

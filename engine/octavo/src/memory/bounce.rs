@@ -8,13 +8,28 @@
 //! Not here: the buffers that callers borrow (`buffer.rs`).
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
-use super::budget::Charge;
+use super::budget::{Budget, Charge};
 use super::frames::Mapping;
+use crate::error::Error;
+use crate::position::PageSize;
 use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use crate::wait::Waiter;
 
-/// The bounce pages of a cache, in one mapping.
+/// The number of page sizes that are possible.
+const SIZES: usize = (PageSize::BYTES_MOST / PageSize::BYTES_LEAST).trailing_zeros() as usize + 1;
+
+/// The bounce pools of a cache: one for each page size that a partition has had.
+pub(crate) struct BouncePools {
+    /// The buffer share, which every pool is charged to.
+    reserve: Arc<Budget>,
+    /// By the binary logarithm of the page size, from the smallest. A pool stays until the cache
+    /// is dropped.
+    pools: [OnceLock<Arc<BouncePool>>; SIZES],
+}
+
+/// Bounce pages of one size, in one mapping.
 pub(crate) struct BouncePool {
     mapping: Mapping,
     page_bytes: usize,
@@ -52,6 +67,42 @@ pub(crate) struct Bounce {
     share: Arc<BounceShare>,
     first: usize,
     pub pages: usize,
+}
+
+impl BouncePools {
+    /// Creates no pool yet. `reserve` is the buffer share.
+    pub fn new(reserve: Arc<Budget>) -> BouncePools {
+        BouncePools { reserve, pools: [const { OnceLock::new() }; SIZES] }
+    }
+
+    /// Returns the pool of a page size, and creates it at the first call. The first pool of all,
+    /// for the cache's own page size, takes an eighth of the buffer share; any other one takes a
+    /// sixteenth. A pool has at least two pages.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] if the buffer share is used up; [`Error::Config`] if the system refuses
+    /// memory.
+    pub fn of(&self, page_bytes: usize) -> Result<Arc<BouncePool>, Error> {
+        let least = PageSize::BYTES_LEAST.trailing_zeros();
+        let pool = &self.pools[(page_bytes.trailing_zeros() - least) as usize];
+        if let Some(pool) = pool.get() {
+            return Ok(pool.clone());
+        }
+        let is_first = self.pools.iter().all(|pool| pool.get().is_none());
+        let part = if is_first { 8 } else { 16 };
+        let pages = (self.reserve.max_bytes() as usize / part / page_bytes).clamp(2, 4096);
+        let what = format!("bounce pages of {page_bytes} bytes");
+        let charge = self.reserve.charge((pages * page_bytes) as u64, &what)?;
+        let made = BouncePool::new(page_bytes, pages, charge)
+            .map_err(|e| Error::Config(format!("cannot map memory: {e}")))?;
+        // If another thread was faster, this call's pool is dropped with its charge.
+        Ok(pool.get_or_init(|| made).clone())
+    }
+
+    /// Passes turns on in every pool ([`BouncePool::pass_on`]).
+    pub fn pass_on(&self) {
+        self.pools.iter().filter_map(OnceLock::get).for_each(|pool| pool.pass_on());
+    }
 }
 
 impl BouncePool {
@@ -113,7 +164,7 @@ impl BouncePool {
     /// Wakes as many waiters as there are free pages, among those that may have one. A woken
     /// task may find that it needs none, so the lanes call this after they have acted on their
     /// wake-ups: the turn is passed on.
-    pub fn pass_on(&self) {
+    fn pass_on(&self) {
         // Relaxed: a waiter added now has found no page free, and the thread that frees one
         // wakes it.
         if self.waiting.load(Ordering::Relaxed) > 0 {
@@ -181,7 +232,6 @@ impl Drop for Bounce {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::memory::Budget;
 
     /// One object's write-back to a store that hung once took all bounce pages: no other
     /// object's pages were written.

@@ -51,14 +51,14 @@ impl Budget {
         });
         match taken {
             Ok(_) => Ok(Charge { budget: self.clone(), bytes }),
-            Err(used) => Err(Error::NoMemory {
-                what: what.into(),
-                wanted_bytes: bytes,
-                left_bytes: self.max_bytes - used,
-                bound: self.bound,
-                bound_bytes: self.max_bytes,
-            }),
+            Err(used) => Err(self.refusal(what.into(), bytes, self.max_bytes - used)),
         }
+    }
+
+    /// The error of a user `what` that wants more than what is left for it.
+    pub fn refusal(&self, what: String, wanted_bytes: u64, left_bytes: u64) -> Error {
+        let (bound, bound_bytes) = (self.bound, self.max_bytes);
+        Error::NoMemory { what, wanted_bytes, left_bytes, bound, bound_bytes }
     }
 
     /// Returns bytes whose charge was [kept](Charge::keep).

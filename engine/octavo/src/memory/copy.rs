@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     /// The largest page.
-    const LEN_MAX: usize = 65536;
+    const LEN_MAX: usize = 1 << 20;
 
     /// Guard bytes on both sides of every copy, which must not change.
     const GUARD_BYTES: usize = 192;

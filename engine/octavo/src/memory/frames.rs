@@ -125,6 +125,11 @@ impl Frames {
         Ok(Frames { mapping, page_shift: page_bytes.trailing_zeros(), segment_bytes })
     }
 
+    /// Bytes of a segment's frames.
+    pub fn segment_bytes(&self) -> usize {
+        self.segment_bytes
+    }
+
     /// Makes a segment's frames ready for use.
     pub fn commit(&self, segment: SegmentIndex) {
         if self.segment_bytes.is_multiple_of(HUGE_PAGE) {

@@ -10,7 +10,7 @@ mod buffer;
 pub(crate) mod copy;
 mod frames;
 
-pub(crate) use bounce::{Bounce, BouncePool, BounceShare};
+pub(crate) use bounce::{Bounce, BouncePool, BouncePools, BounceShare};
 pub(crate) use budget::{Budget, Charge};
 pub use buffer::Buffer;
 pub(crate) use buffer::BufferPool;

@@ -113,7 +113,12 @@ mod tests {
         std::thread::spawn({
             let (cache, partition) = (cache.clone(), partition.clone());
             move || {
-                let _ = told.send((partition.stat(), cache.stat(), partition.share(1.0), partition.limits()));
+                let _ = told.send((
+                    partition.stat(),
+                    cache.stat(),
+                    partition.share(1.0, partition.inner.segment_bytes()),
+                    partition.limits(),
+                ));
             }
         });
         let (stat, ..) = tells.recv_timeout(Duration::from_secs(60)).expect("figures wait for nobody");

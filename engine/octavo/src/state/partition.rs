@@ -19,7 +19,7 @@ use super::streams::{Streams, Windows};
 use super::tape::Recorder;
 use crate::config::{CacheMode, Limits, PartitionConfig};
 use crate::error::Error;
-use crate::memory::{BounceShare, Frames, Mapping};
+use crate::memory::{BouncePool, BounceShare, Frames, Mapping};
 use crate::position::{ByteOffset, PageIndex, PageSize};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock, try_lock};
 use crate::wait::{Flushes, Ranges, SlotWaiters, Strays};
@@ -50,6 +50,8 @@ pub(crate) struct PartitionInner {
     pub writers: Writers,
     // Read only by misses and by control.
     pub shared: Arc<Shared>,
+    /// The bounce pages of this page size.
+    pub bounce: Arc<BouncePool>,
     pub waiters: SlotWaiters,
     pub strays: Strays,
     pub windows: Windows,

@@ -8,7 +8,7 @@ use octavo_disk::{Process, Ring, RingOptions};
 use super::bell::Bell;
 use crate::config::CacheConfig;
 use crate::error::Error;
-use crate::memory::{BouncePool, Budget, BufferPool, Charge};
+use crate::memory::{BouncePools, Budget, BufferPool, Charge};
 use crate::numa::Numa;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub budget: Arc<Budget>,
     /// `buffers_max`, the part of the budget for buffers, rings and bounce pages.
     pub reserve: Arc<Budget>,
-    pub bounce: Arc<BouncePool>,
+    pub bounces: BouncePools,
     pub buffers: Arc<BufferPool>,
     /// The cache was dropped. Calls on objects that still exist use spare lanes.
     pub closed: AtomicBool,
@@ -43,11 +43,8 @@ impl Shared {
         let reserve_bytes = config.reserve_bytes();
         let reserved = budget.charge(reserve_bytes, "the reserve for buffers")?;
         let reserve = Budget::new("buffers_max", reserve_bytes);
-        let page_bytes = config.page_bytes as usize;
-        let bounce_pages = (reserve_bytes as usize / 8 / page_bytes).clamp(2, 4096);
-        let charge = reserve.charge((bounce_pages * page_bytes) as u64, "bounce pages")?;
-        let bounce = BouncePool::new(page_bytes, bounce_pages, charge)
-            .map_err(|e| Error::Config(format!("cannot map memory: {e}")))?;
+        let bounces = BouncePools::new(reserve.clone());
+        bounces.of(config.page_bytes as usize)?;
         // Create a temporary ring, so that the call fails now if the kernel allows none.
         let engine_name = new_ring(&config)?.engine_name();
         Ok(Shared {
@@ -57,7 +54,7 @@ impl Shared {
             budget,
             buffers: BufferPool::new(reserve.clone()),
             reserve,
-            bounce,
+            bounces,
             closed: AtomicBool::new(false),
             simulated: AtomicBool::new(false),
             is_short: AtomicBool::new(false),

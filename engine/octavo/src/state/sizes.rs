@@ -15,7 +15,7 @@ use super::partition::{Objects, PartitionInner};
 use super::shared::Shared;
 use super::streams::Windows;
 use super::tape::Recorder;
-use crate::config::{Limits, PartitionConfig, PolicyName};
+use crate::config::{Geometry, Limits, PartitionConfig, PolicyName};
 use crate::error::Error;
 use crate::memory::{Frames, Mapping, copy};
 use crate::position::PageSize;
@@ -43,10 +43,10 @@ impl PartitionInner {
     /// Returns the shape of a partition's table, and the bytes of a segment with its metadata.
     fn shape(shared: &Shared, config: &PartitionConfig) -> (Shape, u64) {
         let cache = &shared.config;
-        let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
-        let sets_per_segment = (slots_per_segment / WAYS as u64) as u32;
+        let geometry = Geometry::of(cache, config);
+        let sets_per_segment = (geometry.slots_per_segment() / WAYS as u64) as u32;
         let one = Shape { segments_max: 1, sets_per_segment };
-        let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(one) as u64;
+        let per_segment = geometry.segment_bytes + Table::<WAYS>::segment_metadata_bytes(one) as u64;
         // The directory has room for four times `max`, so `max` can be raised later, and a small
         // partition's directory is still small.
         let most = config.max_bytes.map_or(u64::MAX, |max| max.saturating_mul(4)).min(cache.memory_max_bytes);
@@ -82,7 +82,8 @@ impl PartitionInner {
     pub fn new(shared: &Arc<Shared>, config: PartitionConfig, wanted: u64) -> Result<PartitionInner, Error> {
         copy::choose();
         let cache = &shared.config;
-        let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
+        let geometry = Geometry::of(cache, &config);
+        let slots_per_segment = geometry.slots_per_segment();
         let (shape, per_segment) = Self::shape(shared, &config);
         // The directory takes 64 to 128 bytes per segment, which are charged, too. Lookups touch
         // random lines of a table: huge pages for all of a large table avoid TLB misses. The unused
@@ -94,25 +95,24 @@ impl PartitionInner {
             |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
         // Memory for what the policy learns grows and shrinks with the partition
         // (`Costs::learn`).
-        let learning =
-            Table::<WAYS>::learning_bytes(config.policy, segments(fixed) * slots_per_segment) as u64;
-        let watch = Watch::new(shared, shape, segments(fixed) * slots_per_segment, learning);
-        let writers = shared.numa.followed_nodes(config.node);
         let slots = segments(fixed) * slots_per_segment;
+        let learning = Table::<WAYS>::learning_bytes(config.policy, slots) as u64;
+        let watch = Watch::new(shared, geometry.page_bytes, shape, slots, learning);
+        let writers = shared.numa.followed_nodes(config.node);
         fixed += learning + watch.bytes() + Writers::bytes(writers, slots);
         let live = segments(fixed) as u32;
         let what = format!("partition {:?}", config.name);
         if live == 0 {
-            let (bound, bound_bytes, wanted_bytes) =
-                ("memory_max", shared.budget.max_bytes(), fixed + per_segment);
-            return Err(Error::NoMemory { what, wanted_bytes, left_bytes: wanted, bound, bound_bytes });
+            return Err(shared.budget.refusal(what, fixed + per_segment, wanted));
         }
         let places = Places::new(&shared.numa, config.node)
             .map_err(|why| Error::Config(format!("partition {:?}: {why}", config.name)))?;
         let charge = shared.budget.charge(fixed + live as u64 * per_segment, &what)?;
         let no_memory = |e| Error::Config(format!("{what}: cannot map memory: {e}"));
-        let frames = Frames::reserve(cache.page_bytes, cache.segment_bytes as usize, shape.segments_max)
-            .map_err(no_memory)?;
+        let frames =
+            Frames::reserve(geometry.page_bytes, geometry.segment_bytes as usize, shape.segments_max)
+                .map_err(no_memory)?;
+        let bounce = shared.bounces.of(geometry.page_bytes as usize)?;
         let metadata_bytes = Table::<WAYS>::memory_bytes(shape).next_multiple_of(HUGE_PAGE as usize);
         let metadata = Mapping::reserve(metadata_bytes).map_err(no_memory)?;
         if huge {
@@ -121,8 +121,8 @@ impl PartitionInner {
         let table = Self::table_in(&metadata, shared, shape, places, config.policy, live);
         watch.begin(&table);
         let seed = cache.seed.map_or_else(random_seed, Ok).map_err(no_memory)?;
-        let (resizing, page_bytes) = (Resizing::of(&table), cache.page_bytes);
-        let segment = (cache.segment_bytes, per_segment - cache.segment_bytes);
+        let (resizing, page_bytes) = (Resizing::of(&table), geometry.page_bytes);
+        let segment = (geometry.segment_bytes, per_segment - geometry.segment_bytes);
         let window_pages = (config.read_ahead_max_bytes / u64::from(page_bytes)).min(1 << 14) as u32;
         let partition = PartitionInner {
             table,
@@ -138,6 +138,7 @@ impl PartitionInner {
             auto: Auto::new(shared.numa.prices(), places.nodes),
             writers: Writers::new(writers, slots),
             shared: shared.clone(),
+            bounce,
             waiters: SlotWaiters::default(),
             strays: Strays::default(),
             windows: Windows::new(window_pages),
@@ -188,7 +189,7 @@ impl PartitionInner {
     /// Returns the most segments that fit into `max_bytes`, including the memory for learning
     /// about them.
     pub fn segments_within(&self, max_bytes: u64) -> u32 {
-        let metadata = self.segment_bytes() - self.shared.config.segment_bytes;
+        let metadata = self.segment_bytes() - self.frames.segment_bytes() as u64;
         let (apart, once_used) = {
             let costs = lock(&self.costs);
             let behind = costs.left_behind();
@@ -209,7 +210,7 @@ impl PartitionInner {
     /// Bytes of a segment with its metadata.
     pub fn segment_bytes(&self) -> u64 {
         let shape = self.table.shape();
-        self.shared.config.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64
+        self.frames.segment_bytes() as u64 + Table::<WAYS>::segment_metadata_bytes(shape) as u64
     }
 
     /// Returns the size to ask for, in bytes, so that the partition has the `min` of `limits` in

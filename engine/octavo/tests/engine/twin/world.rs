@@ -23,7 +23,7 @@ pub struct World {
     queue: Queue,
     objects: Vec<Object>,
     twins: Vec<Twin>,
-    page_bytes: u64,
+    /// The largest segment of a partition, in bytes.
     segment_bytes: u64,
     faulty: bool,
     /// Syncs of the store may fail.
@@ -51,6 +51,16 @@ impl World {
     pub fn new(mut random: Random, (numa, topology): (NumaMode, TopologySource)) -> World {
         let page_bytes = random.pick(&[4096, 4096, 16384]);
         let segment_bytes = page_bytes * WAYS as u64 * random.pick(&[1, 1, 2]);
+        // Some partitions have pages of their own size, and segments to match.
+        let own: [Option<u64>; 2] = [(); 2].map(|()| match random.below(12) {
+            0 | 1 => Some(4096),
+            2 | 3 => Some(65536),
+            4 => Some(1 << 20),
+            _ => None,
+        });
+        let pages = own.map(|own| own.unwrap_or(page_bytes));
+        let segments = pages.map(|page| segment_bytes.max(page * WAYS as u64));
+        let most_bytes = segments[0].max(segments[1]);
         let options = SimOptions {
             seed: random.next_u64(),
             latency_ticks: 1..=random.pick(&[1, 10, 100]),
@@ -63,8 +73,10 @@ impl World {
         // Workers have rings of their own.
         let works = matches!(numa, NumaMode::Message | NumaMode::Auto);
         let buffers_bytes = buffers_bytes + if works { 128 << 10 } else { 0 };
+        // A pool of bounce pages for each size.
+        let buffers_bytes = buffers_bytes + own.iter().flatten().map(|page| 4 * page).sum::<u64>();
         let config = CacheConfig {
-            memory_max_bytes: buffers_bytes + 8 * (segment_bytes + (24 << 10)),
+            memory_max_bytes: buffers_bytes + 8 * (most_bytes + (24 << 10)),
             page_bytes: page_bytes as u32,
             segment_bytes,
             buffers_max_bytes: Some(buffers_bytes),
@@ -91,9 +103,11 @@ impl World {
         let count = 1 + random.below(2);
         let partitions: Vec<Partition> = (0..count)
             .map(|number| {
+                let (page_bytes, segment_bytes) = (pages[number as usize], segments[number as usize]);
                 let segments = 1 + random.below(4);
                 let config = PartitionConfig {
                     cache_mode: mode,
+                    page_bytes: own[number as usize].map(|page| page as u32),
                     policy: random.pick(&PolicyName::ALL),
                     max_bytes: Some(segments * (segment_bytes + 1024) + (20 << 10)),
                     dirty_max_bytes: random.pick(&[None, Some(0), Some(3 * page_bytes), Some(1 << 30)]),
@@ -111,8 +125,7 @@ impl World {
             queue,
             objects: Vec::new(),
             twins: Vec::new(),
-            page_bytes,
-            segment_bytes,
+            segment_bytes: most_bytes,
             faulty: false,
             sync_faults: false,
             buffers_bytes: 0,
@@ -358,7 +371,7 @@ impl<'o> Epoch<'o> {
     /// A range of the object that no request in flight changes (nor reads, if it is to be changed).
     fn range(&self, world: &mut World, number: usize, changes: bool) -> Option<Range<u64>> {
         let end = world.twins[number].len();
-        let page = world.page_bytes;
+        let page = self.objects[number].page_bytes();
         let random = &mut world.random;
         if end == 0 {
             return None;
@@ -538,8 +551,9 @@ impl<'o> Epoch<'o> {
 
     fn pin(&mut self, world: &mut World, object: &'o Object, number: usize) {
         let Some(range) = self.range(world, number, false) else { return };
-        let start = range.start - range.start % world.page_bytes;
-        let end = (start + world.page_bytes).min(world.twins[number].len());
+        let page = object.page_bytes();
+        let start = range.start - range.start % page;
+        let end = (start + page).min(world.twins[number].len());
         let busy = |f: &Flight| f.object == number && f.changes && f.range.start < end && start < f.range.end;
         if self.pins.len() > 20 || self.flights.values().any(busy) {
             return;
@@ -575,7 +589,7 @@ impl<'o> Epoch<'o> {
         let count = world.partitions.len() as u64;
         let at = world.random.below(count) as usize;
         let partition = &world.partitions[at];
-        let bytes = (1 + world.random.below(8 / count)) * (world.segment_bytes + 1024) + (20 << 10);
+        let bytes = (1 + world.random.below(8 / count)) * (world.segment_bytes + (16 << 10)) + (64 << 10);
         match partition.resize(bytes) {
             // Pins keep segments alive.
             Ok(charged) => assert!(charged <= bytes || !self.pins.is_empty(), "{charged} of {bytes}"),
@@ -588,7 +602,7 @@ impl<'o> Epoch<'o> {
 fn sync_range(world: &mut World, object: &Object, number: usize) {
     let start = world.random.below(world.twins[number].len() + 1);
     let len = world.random.below(40_000);
-    let page = world.page_bytes;
+    let page = object.page_bytes();
     let pages = start - start % page..(start + len).next_multiple_of(page).min(LEN_MAX);
     world.sync(number, pages, || object.sync_range(start, len));
 }
