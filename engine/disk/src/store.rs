@@ -175,9 +175,9 @@ impl Store {
         if let Kind::File(file) = self.kind() { Some(file) } else { None }
     }
 
-    /// Returns the length in bytes. Only [`set_len_bytes`](Store::set_len_bytes) changes it: when
-    /// another program changes the file's length, a [`Watch`](crate::Watch) notices, and this
-    /// length stays.
+    /// Returns the length in bytes. Only [`set_len_bytes`](Store::set_len_bytes) and
+    /// [`adopt_len_bytes`](Store::adopt_len_bytes) change it: when another program changes the
+    /// file's length, a [`Watch`](crate::Watch) notices, and this length stays.
     pub fn len_bytes(&self) -> u64 {
         match self.kind() {
             Kind::File(file) => file.len_bytes(),
@@ -247,6 +247,40 @@ impl Store {
                 Ok(())
             }
             Kind::Sim(sim) => sim.set_len_bytes(len_bytes),
+        }
+    }
+
+    /// Makes the length that the file or device has now the store's length, and returns it. For a
+    /// file that another program has lengthened or cut, and a device that has grown. The file
+    /// itself stays as it is. A store in memory or on a simulated disk keeps its length.
+    ///
+    /// Blocks until the I/O in flight on this store has finished, and holds off new I/O meanwhile,
+    /// as [`set_len_bytes`](Store::set_len_bytes) does. A read-only store can adopt a length too.
+    ///
+    /// # Errors
+    /// - An error whose `op` is [`Op::Read`]: the system did not tell the length. The store keeps
+    ///   its own.
+    /// - An error whose `op` is [`Op::Sync`]: a sync that the change needs has failed. Bytes
+    ///   written before and not synced may be lost. [`len_bytes`](Store::len_bytes) returns the
+    ///   length that the store uses, which is the old one or the new one.
+    ///
+    /// # Examples
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("disk.img");
+    /// # std::fs::write(&path, [0; 4096])?;
+    /// let store = octavo_disk::Store::open(&path, &octavo_disk::OpenOptions::default())?;
+    /// // What another program would do.
+    /// std::fs::OpenOptions::new().write(true).open(&path)?.set_len(8192)?;
+    /// assert_eq!(store.len_bytes(), 4096);
+    /// assert_eq!(store.adopt_len_bytes()?, 8192);
+    /// assert_eq!(store.len_bytes(), 8192);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn adopt_len_bytes(&self) -> Result<u64, IoError> {
+        match self.kind() {
+            Kind::File(file) => file.adopt_len_bytes(self.name()),
+            Kind::Memory(_) | Kind::Sim(_) => Ok(self.len_bytes()),
         }
     }
 }

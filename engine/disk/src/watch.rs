@@ -8,9 +8,11 @@
 //!
 //! * W1. I/O never changes where the path leads, or whether it leads anywhere. Any such
 //!   change was made by another program.
-//! * W2. Only [`Store::set_len_bytes`] changes the length, and it holds `FileStore::length`
-//!   meanwhile. A look that finds this lock held does not compare lengths. If the lock is free and
-//!   the lengths differ, another program changed the length.
+//! * W2. Only [`Store::set_len_bytes`] changes the file's length, and only that call and
+//!   [`Store::adopt_len_bytes`] change the store's. Both hold `FileStore::length` meanwhile. A
+//!   look that finds this lock held does not compare lengths. If the lock is free and the lengths
+//!   differ, another program changed the file's. If they become equal again, it has undone that
+//!   change, unless the store's length has changed since the previous look.
 //! * W3. The modification time counts only between two looks with no own I/O between them: `ended`,
 //!   as read before the first `stat`, equals `begun`, as read after the second. Then no write,
 //!   zeroing, discard or sync of this store was in flight at any moment between the two. Reads and
@@ -73,6 +75,8 @@ struct Watched {
     inotify_watch: Option<i32>,
     path: Path,
     length_matches: bool,
+    /// The store's length at the last look that compared lengths.
+    len_bytes: u64,
     is_read_only: bool,
     /// `ended`, as read before the last look's `stat` (W3).
     ended: u64,
@@ -128,15 +132,16 @@ impl Watched {
     /// Takes the first look, which compares nothing.
     fn new(store: Store, inotify: Option<&OwnedFd>) -> Watched {
         let mut watched = Watched {
-            store,
             inotify_watch: None,
             path: Path::Here,
             length_matches: true,
+            len_bytes: store.len_bytes(),
             is_read_only: false,
             ended: u64::MAX,
             modified: None,
             is_settled: false,
             calm_looks_left: 0,
+            store,
         };
         let Kind::File(file) = watched.store.kind() else { return watched };
         let descriptor = file.descriptor(Channel::Tail);
@@ -160,7 +165,7 @@ impl Watched {
         let Ok(found) = here.map_or_else(|| file.descriptor(Channel::Tail).metadata(), Ok) else {
             return changes;
         };
-        let length = length.is_ok().then(|| (file.len_bytes(), file.found_len_bytes(&found)));
+        let length = length.is_ok().then(|| (file.len_bytes(), file.found_len_bytes(&found).ok()));
         // W3: read after the `stat`.
         let is_quiet = file.begun() == self.ended;
 
@@ -177,10 +182,10 @@ impl Watched {
             let length_matches = expected_bytes == found_bytes;
             match (self.length_matches, length_matches) {
                 (true, false) => changes.push(Change::Length { expected_bytes, found_bytes }),
-                (false, true) => changes.push(Change::LengthRestored),
+                (false, true) if expected_bytes == self.len_bytes => changes.push(Change::LengthRestored),
                 _ => {}
             }
-            self.length_matches = length_matches;
+            (self.length_matches, self.len_bytes) = (length_matches, expected_bytes);
         }
         let modified = found.modified().ok();
         let has_moved = file.is_device || modified != self.modified;

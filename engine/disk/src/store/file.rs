@@ -166,8 +166,8 @@ impl FileStore {
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
-        // Acquire: pairs with `set_len_bytes` (L5), so that a thread which sees a length finds the
-        // file of that length.
+        // Acquire: pairs with `publish_len_bytes` (L5), so that a thread which sees a length finds
+        // the file of that length.
         self.len_bytes.load(Ordering::Acquire)
     }
 
@@ -256,15 +256,39 @@ impl FileStore {
                 false => Err(IoError::new(name, Op::Write, len_new, 0, libc::EOPNOTSUPP, fixed)),
             };
         }
+        self.alone(|| self.change_len_bytes(name, len_new))
+    }
+
+    /// Makes the present length of the file or device the store's length, and returns it: L3, L4
+    /// and L6, without a change of the file.
+    pub(crate) fn adopt_len_bytes(&self, name: &str) -> Result<u64, IoError> {
+        self.alone(|| {
+            let found = self.descriptor(Channel::Tail).metadata();
+            let found = found.and_then(|found| self.found_len_bytes(&found));
+            let len_new = found.map_err(|source| IoError::of_call(name, Op::Read, 0, 0, &source))?;
+            if len_new != self.len_bytes() {
+                let no_sync = |source| IoError::of_call(name, Op::Sync, 0, 0, &source);
+                // L4.
+                self.hand_over_tail(self.len_bytes()).map_err(no_sync)?;
+                self.publish_len_bytes(len_new);
+                // L6.
+                self.hand_over_tail(len_new).map_err(no_sync)?;
+            }
+            Ok(len_new)
+        })
+    }
+
+    /// Calls `change` with no I/O in flight, and with no watch comparing lengths.
+    fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
         // L3.
         let _closed = self.gate.close(drive_rings);
         // W2.
         let _length = lock(&self.length);
         // W3: counted like an I/O.
         self.begun.fetch_add(1, Ordering::SeqCst);
-        let changed = self.change_len_bytes(name, len_new);
+        let result = change();
         self.ended.fetch_add(1, Ordering::SeqCst);
-        changed
+        result
     }
 
     /// L4 to L6.
@@ -281,12 +305,17 @@ impl FileStore {
         let changed = file.set_len(len_new);
         // A file system may change the length and then fail to allocate or free blocks.
         if changed.is_ok() || file.metadata().is_ok_and(|now| now.len() == len_new) {
-            // Release: pairs with `len_bytes`.
-            self.len_bytes.store(len_new, Ordering::Release);
+            self.publish_len_bytes(len_new);
             // L6.
             self.hand_over_tail(len_new).map_err(no_sync)?;
         }
         changed.map_err(|source| IoError::of_call(name, Op::Write, len_new, 0, &source))
+    }
+
+    /// L5.
+    fn publish_len_bytes(&self, len_bytes: u64) {
+        // Release: pairs with `len_bytes`.
+        self.len_bytes.store(len_bytes, Ordering::Release);
     }
 
     /// Writes the tail unit of a file of `len_bytes` to the device and drops it from the kernel's
@@ -314,9 +343,8 @@ impl FileStore {
     }
 
     /// Returns the current length of the file or device, which other programs may have changed.
-    /// None if the device does not answer.
-    pub(crate) fn found_len_bytes(&self, found: &fs::Metadata) -> Option<u64> {
-        if self.is_device { sys::device_len_bytes(&self.main).ok() } else { Some(found.len()) }
+    pub(crate) fn found_len_bytes(&self, found: &fs::Metadata) -> io::Result<u64> {
+        if self.is_device { sys::device_len_bytes(&self.main) } else { Ok(found.len()) }
     }
 
     /// Returns whether this is a device that was opened for writing and has been set read-only

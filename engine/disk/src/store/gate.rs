@@ -22,6 +22,9 @@
 //! * L6. The change writes and drops the new tail unit, whose bytes past the end the kernel has
 //!   zeroed in its page cache, and opens the gate. If the write fails, the change fails, and the
 //!   new length stays.
+//!
+//! If another program has changed the file's length, the store can adopt it. That is a change by L3
+//! to L6 which sets no length in L5.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Block devices and file systems that the tests create first. This needs root.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -116,6 +117,35 @@ fn a_watch_notices_a_device_that_others_write_or_set_read_only() {
     assert_eq!(watch.look(), [(0, Change::Writable)]);
     write(ring, &store, 0, &pattern(2, 4096));
     assert_eq!(watch.look(), []);
+}
+
+#[test]
+fn the_length_of_a_device_that_was_lengthened_or_cut_is_adopted() {
+    let directory = directory();
+    let backing = file(directory.path(), &[9; 1 << 20]);
+    let Some(device) = LoopDevice::new(&backing, 512) else { return };
+    for ring in rings(8) {
+        let store = open(&device.0);
+        let mut content = fs::read(&backing).unwrap();
+        for len in [(1 << 20) + 5 * 512, (2 << 20) - 512, 3 << 19, 1 << 20] {
+            let other = fs::OpenOptions::new().write(true).open(&backing).unwrap();
+            other.set_len(len as u64).unwrap();
+            let kept = content.len().min(len);
+            content.truncate(kept);
+            content.extend(pattern(len as u64, len - kept));
+            other.write_all_at(&content[kept..], kept as u64).unwrap();
+            run("losetup", &["-c", device.0.to_str().unwrap()]).unwrap();
+            assert_eq!(store.adopt_len_bytes().unwrap(), len as u64);
+            assert!(read(&ring, &store, 0, 2 << 20) == padded(&content, 2 << 20), "{len} bytes");
+            let start = len / 4096 * 4096 - 4096;
+            let newer = pattern(1, 8192);
+            write(&ring, &store, start as u64, &newer);
+            // Below the device, the test changes the file past the kernel's cache of the device.
+            sync(&ring, &store).unwrap();
+            content.splice(start.., newer[..len - start].iter().copied());
+            assert!(read(&ring, &store, 0, 2 << 20) == padded(&content, 2 << 20), "{len} bytes");
+        }
+    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! The end of a file: I/O moves exact bytes below it, reads give zeros past it, and only
-//! `set_len_bytes` changes the length.
+//! `set_len_bytes` and `adopt_len_bytes` change the length.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use octavo_disk::{AlignedBytes, Op, Store};
+use octavo_disk::{AlignedBytes, Op, OpenOptions, Store};
 
 use crate::fixture::*;
 
@@ -201,5 +201,106 @@ fn io_that_waits_at_the_gate_continues_after_the_change_of_length() {
         for _ in 0..500 {
             assert!(read(ring, &store, 0, 4096) == [7; 4096]);
         }
+    });
+}
+
+/// Sets the length of a file as another program does, and fills what it adds with `fill`.
+fn change_outside(path: &std::path::Path, to: usize, fill: u8) {
+    let mut content = fs::read(path).unwrap();
+    content.resize(to, fill);
+    let other = fs::OpenOptions::new().write(true).open(path).unwrap();
+    other.set_len(to as u64).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&other, &content, 0).unwrap();
+}
+
+#[test]
+fn a_length_that_another_program_changed_is_adopted_with_the_bytes_that_it_covers() {
+    for (directory, ring) in rigs_everywhere(8) {
+        for from in LENGTHS {
+            for to in LENGTHS {
+                let path = file(directory.path(), &vec![9; from]);
+                let store = open(&path);
+                let mut content = pattern(5, from.next_multiple_of(4096));
+                write(&ring, &store, 0, &content);
+                content.truncate(from);
+                change_outside(&path, to, 7);
+                content.resize(to, 7);
+                assert_eq!(store.len_bytes(), from as u64);
+                assert_eq!(store.adopt_len_bytes().unwrap(), to as u64);
+                assert_eq!(store.len_bytes(), to as u64);
+                let whole = 73_728;
+                assert!(read(&ring, &store, 0, whole) == padded(&content, whole), "{from} to {to}, {ring:?}");
+                // The new tail is written exactly.
+                let newer = pattern(6, to.next_multiple_of(4096) + 4096);
+                write(&ring, &store, 0, &newer);
+                assert!(fs::read(&path).unwrap() == newer[..to], "{from} to {to}, {ring:?}");
+                fs::remove_file(&path).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_only_store_adopts_a_length_and_stores_in_memory_keep_theirs() {
+    for (directory, ring) in rigs(8) {
+        let path = file(directory.path(), &pattern(1, 5000));
+        let reading = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let store = Store::open(&path, &reading).unwrap();
+        change_outside(&path, 9000, 3);
+        assert_eq!(store.adopt_len_bytes().unwrap(), 9000);
+        assert!(read(&ring, &store, 0, 12_288) == padded(&fs::read(&path).unwrap(), 12_288));
+        for store in &stores(directory.path(), 5000) {
+            assert_eq!(store.adopt_len_bytes().unwrap(), 5000, "{store:?}");
+        }
+    }
+}
+
+#[test]
+fn adopting_a_length_waits_for_io_that_its_own_caller_has_queued() {
+    for (directory, ring) in rigs(8) {
+        let path = file(directory.path(), &[0; 10_000]);
+        let store = open(&path);
+        let content = pattern(4, 12_288);
+        let memory = aligned(&content);
+        // SAFETY: `memory` outlives the wait.
+        unsafe { ring.push(&store, Op::Write, 0, &[memory.io_buffer()], 5) };
+        change_outside(&path, 30_000, 8);
+        // The write is neither submitted nor reaped here. It was cut by the old length.
+        assert_eq!(store.adopt_len_bytes().unwrap(), 30_000);
+        assert_eq!(ring.in_flight(), 1, "the write is finished and not delivered");
+        assert_eq!(successes(&ring, 1), [5]);
+        let expected = [&content[..10_000], &[8; 20_000]].concat();
+        assert!(fs::read(&path).unwrap() == expected);
+        assert!(read(&ring, &store, 0, 32_768) == padded(&expected, 32_768));
+    }
+}
+
+#[test]
+fn lengths_are_adopted_while_other_threads_write_around_the_end() {
+    let directory = directory();
+    let path = file(directory.path(), &[0; 20_000]);
+    let store = open(&path);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (thread, ring) in rings(4).into_iter().enumerate() {
+            let (store, stop) = (&store, &stop);
+            scope.spawn(move || {
+                let mut random = Random::new(thread as u64);
+                while !stop.load(Ordering::Relaxed) {
+                    write(&ring, store, random.below(5) * 4096, &pattern(random.next_u64(), 8192));
+                    read(&ring, store, random.below(5) * 4096, 8192);
+                }
+            });
+        }
+        let mut random = Random::new(9);
+        let other = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        for _ in 0..200 {
+            // Only longer: a write in flight may lengthen a file that another program cuts.
+            let len = store.len_bytes() + random.below(100);
+            other.set_len(len).unwrap();
+            assert_eq!(store.adopt_len_bytes().unwrap(), len);
+            assert_eq!(fs::metadata(&path).unwrap().len(), len);
+        }
+        stop.store(true, Ordering::Relaxed);
     });
 }

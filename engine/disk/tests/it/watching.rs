@@ -154,6 +154,20 @@ fn a_watch_reports_another_writer_again_two_looks_after_own_writes() {
 }
 
 #[test]
+fn a_watch_does_not_report_an_adopted_length_as_restored() {
+    let directory = directory();
+    let (path, store, mut watch) = watched(directory.path());
+    let other = File::options().write(true).open(&path).unwrap();
+    for len in [5000, 2 << 20] {
+        let expected_bytes = store.len_bytes();
+        other.set_len(len).unwrap();
+        assert_eq!(watch.look(), [(0, Change::Length { expected_bytes, found_bytes: len })]);
+        assert_eq!(store.adopt_len_bytes().unwrap(), len);
+        assert_eq!([watch.look(), watch.look()], [[], []]);
+    }
+}
+
+#[test]
 fn a_watch_reports_nothing_of_stores_in_memory() {
     let mut watch = Watch::new([Store::memory("m", 4096)]);
     assert_eq!(watch.look(), []);
