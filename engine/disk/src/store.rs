@@ -250,6 +250,25 @@ impl Store {
         }
     }
 
+    /// Asks the file or device how long it is now, which may differ from
+    /// [`len_bytes`](Store::len_bytes), because other programs change it too. Changes nothing.
+    ///
+    /// # Errors
+    /// The system did not tell the length.
+    ///
+    /// # Examples
+    /// ```
+    /// let store = octavo_disk::Store::memory("scratch", 4096);
+    /// assert_eq!(store.present_len_bytes()?, 4096);
+    /// # Ok::<(), octavo_disk::IoError>(())
+    /// ```
+    pub fn present_len_bytes(&self) -> Result<u64, IoError> {
+        match self.kind() {
+            Kind::File(file) => file.present_len_bytes(self.name()),
+            Kind::Memory(_) | Kind::Sim(_) => Ok(self.len_bytes()),
+        }
+    }
+
     /// Makes the length that the file or device has now the store's length, and returns it. For a
     /// file that another program has lengthened or cut, and a device that has grown. The file
     /// itself stays as it is. A store in memory or on a simulated disk keeps its length.

@@ -72,9 +72,12 @@ impl Media {
     }
 
     /// Lands bytes that lie in one sector: reads see them from now on, and a crash may lose them.
+    /// The sector's bytes past the end of the file become zeros, as a kernel writes them.
     pub(super) fn land(&mut self, offset: u64, bytes: &[u8], landing: u64) {
         self.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
         let sector = offset / SECTOR_BYTES;
+        let range = range_of(sector);
+        self.current[range.end.min(range.start.max(self.len_bytes as usize))..range.end].fill(0);
         let mut version = Version { landing, bytes: [0; SECTOR_BYTES as usize] };
         version.bytes.copy_from_slice(&self.current[range_of(sector)]);
         let versions = self.unsynced.entry(sector).or_default();
@@ -199,5 +202,25 @@ mod tests {
             assert_eq!(media.image()[512..550], [7; 38]);
         }
         assert!(brought_back > 0);
+    }
+
+    /// A failed sync brought back bytes past the end; a write of the last, partial sector kept them
+    /// in a version of it; and a crash showed them once the file was longer again.
+    #[test]
+    fn a_write_of_the_last_sector_leaves_zeros_past_the_end() {
+        for seed in 0..16 {
+            let (mut media, mut random) = (Media::new(1024), Random::new(seed));
+            media.land(512, &[7; 512], 1);
+            media.sync_begins();
+            media.sync_succeeds(1, &mut random);
+            media.set_len_bytes(600, 2);
+            media.sync_begins();
+            media.sync_fails(&mut random);
+            media.land(512, &[9; 88], 3);
+            media.set_len_bytes(1024, 4);
+            media.crash(&mut random);
+            let (written, beyond) = media.image()[512..].split_at(88);
+            assert!(written != [9; 88] || beyond.iter().all(|byte| *byte == 0), "seed {seed}: {beyond:?}");
+        }
     }
 }

@@ -263,9 +263,7 @@ impl FileStore {
     /// and L6, without a change of the file.
     pub(crate) fn adopt_len_bytes(&self, name: &str) -> Result<u64, IoError> {
         self.alone(|| {
-            let found = self.descriptor(Channel::Tail).metadata();
-            let found = found.and_then(|found| self.found_len_bytes(&found));
-            let len_new = found.map_err(|source| IoError::of_call(name, Op::Read, 0, 0, &source))?;
+            let len_new = self.present_len_bytes(name)?;
             if len_new != self.len_bytes() {
                 let no_sync = |source| IoError::of_call(name, Op::Sync, 0, 0, &source);
                 // L4.
@@ -276,6 +274,13 @@ impl FileStore {
             }
             Ok(len_new)
         })
+    }
+
+    /// Asks the system for the present length of the file or device.
+    pub(crate) fn present_len_bytes(&self, name: &str) -> Result<u64, IoError> {
+        let found = self.descriptor(Channel::Tail).metadata();
+        let found = found.and_then(|found| self.found_len_bytes(&found));
+        found.map_err(|source| IoError::of_call(name, Op::Read, 0, 0, &source))
     }
 
     /// Calls `change` with no I/O in flight, and with no watch comparing lengths.

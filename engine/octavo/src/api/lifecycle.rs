@@ -1,5 +1,5 @@
 //! Blocking calls on whole ranges of an object: changing the length, evicting a range, closing and
-//! abandoning the object.
+//! abandoning the object. (Changes that others make to the store are in `outside.rs`.)
 //!
 //! Steps of a length change, a close and an abandon:
 //! 1. Close the range: no page of it is brought in. Resident pages may still be read and written
@@ -75,11 +75,16 @@ impl Object {
             inner.drop_held(&(kept..pages.end));
             inner.give_back(&(cut..kept));
             inner.set_len(now);
-            result.map(|()| true).map_err(|source| match source.op() {
-                octavo_disk::Op::Sync => inner.sync_failed(&source),
-                _ => inner.io_error(&source),
-            })
+            result.map(|()| true).map_err(|source| self.length_error(&source))
         })
+    }
+
+    /// The error of a change of length that the store refused.
+    pub(super) fn length_error(&self, source: &octavo_disk::IoError) -> Error {
+        match source.op() {
+            octavo_disk::Op::Sync => self.inner.sync_failed(source),
+            _ => self.inner.io_error(source),
+        }
     }
 
     /// Writes back the range's dirty pages, then evicts its clean pages that are not in use.
@@ -181,7 +186,7 @@ impl Object {
     }
 
     /// Runs `body` while the range is closed: no page of it is brought in.
-    fn closed_range<T>(
+    pub(super) fn closed_range<T>(
         &self,
         pages: Range<PageIndex>,
         body: impl FnOnce(&Object) -> Result<T, Error>,
@@ -200,7 +205,7 @@ impl Object {
     }
 
     /// Writes back the pages of a closed range, then drops them.
-    fn write_and_drop(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
+    pub(super) fn write_and_drop(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
         loop {
             self.clean_pages(pages.clone())?;
             self.take_all(pages)?;
@@ -213,7 +218,7 @@ impl Object {
     }
 
     /// Takes the range's pages (C3), waiting for pages in use.
-    fn take_all(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
+    pub(super) fn take_all(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
         while let Some(busy) = self.inner.take_pages(pages) {
             self.nap(|waiter| busy.register(&self.inner, waiter))?;
         }

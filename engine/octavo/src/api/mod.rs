@@ -9,6 +9,7 @@ mod lifecycle;
 mod limits;
 mod numa;
 mod object;
+mod outside;
 mod partition;
 pub(crate) mod pin;
 pub(crate) mod queue;

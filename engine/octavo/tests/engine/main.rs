@@ -17,6 +17,7 @@ mod kernel;
 mod lanes;
 mod numa;
 mod on_nodes;
+mod outside;
 mod page_sizes;
 mod pages;
 mod pressure;

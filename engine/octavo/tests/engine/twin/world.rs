@@ -1,8 +1,8 @@
 //! A cache whose configuration comes from a seed, and the random operations on it.
 
 use super::model::{Mark, Twin};
-use crate::fixture::{batch_at, bytes_at};
-use octavo::disk::{SimDisk, SimFaults, SimOptions};
+use crate::fixture::{batch_at, bytes_at, scene, small};
+use octavo::disk::{SimDisk, SimFaults, SimOptions, Store};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, Partition, PartitionConfig, Pin,
@@ -346,6 +346,7 @@ impl<'o> Epoch<'o> {
             94..96 => _ = world.is_done(&world.cache.clean()),
             // The outcome of requests in flight is already decided.
             96 if self.flights.is_empty() => set_faults(world),
+            98 => self.change_from_outside(world, object, number),
             97 => {
                 let objects = object.stat().dirty_bytes;
                 assert!(objects <= world.partitions.iter().map(|p| p.stat().dirty_bytes).sum());
@@ -542,6 +543,56 @@ impl<'o> Epoch<'o> {
         assert_eq!(object.len_bytes(), object.store().len_bytes());
     }
 
+    /// Changes the file through another handle, as another program would, and tells the cache.
+    fn change_from_outside(&self, world: &mut World, object: &Object, number: usize) {
+        let is_quiet = self.flights.values().all(|flight| flight.object != number);
+        if !is_quiet || world.faulty || !world.sync(number, 0..LEN_MAX, || object.sync()) {
+            return;
+        }
+        let store = world.disk.store(&format!("file {number}"), 0);
+        let (len, twin) = (world.twins[number].len(), &mut world.twins[number]);
+        match world.random.below(5) {
+            // Another length.
+            0 => {
+                let new = world.random.below(LEN_MAX);
+                store.set_len_bytes(new).unwrap();
+                assert_eq!(object.adopt_len_bytes().unwrap(), new);
+                twin.set_len(new);
+            }
+            // Another content, while pages of the old one are dirty.
+            1 => {
+                let dirty_before = world.random.bytes(3000.min(len as usize));
+                object.write_at(0, &dirty_before).unwrap();
+                twin.write(0, &dirty_before, true);
+                let new = world.random.below(LEN_MAX);
+                store.set_len_bytes(new).unwrap();
+                let bytes = world.random.bytes(new as usize);
+                write_outside(&store, 0, &bytes);
+                object.start_generation().unwrap();
+                assert_eq!((object.len_bytes(), object.stat().dirty_bytes), (new, 0));
+                twin.set_len(new);
+                twin.write(0, &bytes, true);
+            }
+            // Other bytes, in whole blocks.
+            _ => {
+                let start = world.random.below(len + 1) / 4096 * 4096;
+                let range = start..(start + world.random.below(40_000)).min(len);
+                if range.is_empty() {
+                    return;
+                }
+                let bytes = world.random.bytes((range.end - range.start) as usize);
+                let old = bytes_at(object, start, bytes.len() as u64);
+                write_outside(&store, start, &bytes);
+                let between = bytes_at(object, start, bytes.len() as u64);
+                let is_one_of_both = |at: usize| between[at] == old[at] || between[at] == bytes[at];
+                assert!((0..bytes.len()).all(is_one_of_both), "neither the old bytes nor the new ones");
+                assert_eq!(object.invalidate(start, bytes.len() as u64).unwrap(), 0);
+                twin.write(start, &bytes, true);
+                twin.read(start, &bytes_at(object, start, bytes.len() as u64));
+            }
+        }
+    }
+
     fn advise(&self, world: &mut World, object: &Object, number: usize) {
         let Some(range) = self.range(world, number, false) else { return };
         use Advice::{DontNeed, NoReuse, Normal, Random, Sequential, WillNeed};
@@ -605,6 +656,12 @@ fn sync_range(world: &mut World, object: &Object, number: usize) {
     let page = object.page_bytes();
     let pages = start - start % page..(start + len).next_multiple_of(page).min(LEN_MAX);
     world.sync(number, pages, || object.sync_range(start, len));
+}
+
+/// Writes to a store past the cache: through another one.
+fn write_outside(store: &Store, offset: u64, bytes: &[u8]) {
+    let (_cache, _partition, object) = scene(small(0), PartitionConfig::new("outside"), store.clone());
+    object.write_at(offset, bytes).unwrap();
 }
 
 fn set_faults(world: &mut World) {
