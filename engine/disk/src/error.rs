@@ -2,6 +2,7 @@
 //! the caller can do about it, and [`IoError`] for an I/O. Not here: retries (`io.rs`), the errors
 //! that a client sees (the cache's matter).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 
 use crate::op::Op;
 
-/// The reason why a store could not be opened. Every variant names the path.
+/// The reason why a store could not be opened. Every variant names the path, or the name that the
+/// caller gave the store.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -51,7 +53,14 @@ pub enum OpenError {
         /// with its ID and name, as far as they are known.
         holder: String,
     },
-    /// Any other error of the system.
+    /// The options contradict each other, or what is to be opened cannot be a store.
+    Invalid {
+        /// The path or name of the store.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Any other error of the system, or of a back end.
     Io {
         /// The path of the store.
         path: PathBuf,
@@ -78,6 +87,7 @@ impl fmt::Display for OpenError {
                 (path, format!("this block device is set read-only; {remedy}"))
             }
             OpenError::Locked { path, holder } => (path, format!("is in use: held by {holder}")),
+            OpenError::Invalid { path, reason } => (path, reason.clone()),
             OpenError::Io { path, step, source } => (path, format!("{step}: {source}")),
         };
         write!(f, "{}: {why}", path.display())
@@ -104,8 +114,11 @@ struct Detail {
     offset: u64,
     len_bytes: u64,
     errno: i32,
-    reason: Option<&'static str>,
+    reason: Option<Reason>,
 }
+
+/// The text of an error that explains more than its number does.
+pub(crate) type Reason = Cow<'static, str>;
 
 impl IoError {
     pub(crate) fn new(
@@ -114,7 +127,7 @@ impl IoError {
         offset: u64,
         len_bytes: u64,
         errno: i32,
-        reason: Option<&'static str>,
+        reason: Option<Reason>,
     ) -> IoError {
         IoError(Arc::new(Detail { store: store.to_owned(), op, offset, len_bytes, errno, reason }))
     }
@@ -122,7 +135,8 @@ impl IoError {
     /// Creates the error of a call on the store itself (a change of its length, a range) that the
     /// system refused with `source`.
     pub(crate) fn of_call(store: &str, op: Op, offset: u64, len_bytes: u64, source: &io::Error) -> IoError {
-        IoError::new(store, op, offset, len_bytes, source.raw_os_error().unwrap_or(libc::EIO), None)
+        let (errno, reason) = errno_and_reason(source);
+        IoError::new(store, op, offset, len_bytes, errno, reason)
     }
 
     /// Returns the error's kind, as the standard library defines it.
@@ -167,6 +181,36 @@ impl fmt::Display for IoError {
             None => write!(f, "{}", io::Error::from_raw_os_error(*errno)),
         }
     }
+}
+
+/// Returns the error number that fits `error` best, and its text if the number does not tell it.
+pub(crate) fn errno_and_reason(error: &io::Error) -> (i32, Option<Reason>) {
+    if let Some(errno) = error.raw_os_error() {
+        return (errno, None);
+    }
+    let errno = match error.kind() {
+        io::ErrorKind::Interrupted => libc::EINTR,
+        io::ErrorKind::WouldBlock => libc::EAGAIN,
+        io::ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        io::ErrorKind::OutOfMemory => libc::ENOMEM,
+        io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::ReadOnlyFilesystem => libc::EROFS,
+        io::ErrorKind::StorageFull => libc::ENOSPC,
+        io::ErrorKind::QuotaExceeded => libc::EDQUOT,
+        io::ErrorKind::FileTooLarge => libc::EFBIG,
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        io::ErrorKind::BrokenPipe => libc::EPIPE,
+        io::ErrorKind::ConnectionReset => libc::ECONNRESET,
+        io::ErrorKind::ConnectionRefused => libc::ECONNREFUSED,
+        io::ErrorKind::ConnectionAborted => libc::ECONNABORTED,
+        io::ErrorKind::NotConnected => libc::ENOTCONN,
+        io::ErrorKind::HostUnreachable => libc::EHOSTUNREACH,
+        io::ErrorKind::NetworkUnreachable => libc::ENETUNREACH,
+        _ => libc::EIO,
+    };
+    (errno, Some(error.to_string().into()))
 }
 
 impl fmt::Debug for IoError {

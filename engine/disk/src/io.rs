@@ -6,9 +6,10 @@
 
 pub(crate) mod buffer;
 pub(crate) mod method;
+pub(crate) mod single;
 pub(crate) mod sink;
 
-use crate::error::IoError;
+use crate::error::{IoError, Reason};
 use crate::io::buffer::{ALIGNMENT_BYTES, BufferList, IoBuffer};
 use crate::io::method::Method;
 use crate::op::Op;
@@ -66,7 +67,7 @@ pub(crate) struct Io {
     /// Unfinished parts. A sync has one, with an empty range.
     pub(crate) parts_left: u8,
     /// The first failure: an error number, and a reason that explains it.
-    failure: Option<(i32, Option<&'static str>)>,
+    failure: Option<(i32, Option<Reason>)>,
 }
 
 impl Io {
@@ -182,14 +183,21 @@ impl Io {
         part.stalls += 1;
         let again = part.stalls < STALLS_MAX;
         if !again {
-            self.fail(errno, Some("gave up after 64 attempts without progress"));
+            self.fail(errno, Some("gave up after 64 attempts without progress".into()));
         }
         again
     }
 
     /// Fails the I/O. The first failure is the one reported.
-    pub(crate) fn fail(&mut self, errno: i32, reason: Option<&'static str>) {
+    pub(crate) fn fail(&mut self, errno: i32, reason: Option<Reason>) {
         self.failure.get_or_insert((errno, reason));
+    }
+
+    /// Gives the failure of the I/O, if it has failed without a reason, this one.
+    pub(crate) fn explain(&mut self, reason: Option<Reason>) {
+        if let Some((_, none @ None)) = &mut self.failure {
+            *none = reason;
+        }
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -198,17 +206,18 @@ impl Io {
 
     /// Returns the result of the I/O on the store of this name.
     pub(crate) fn result(&self, store: &str) -> Result<(), IoError> {
-        let Some((errno, reason)) = self.failure else { return Ok(()) };
-        Err(IoError::new(store, self.op, self.offset, self.buffers.len_bytes(), errno, reason))
+        let Some((errno, reason)) = &self.failure else { return Ok(()) };
+        let len_bytes = self.buffers.len_bytes();
+        Err(IoError::new(store, self.op, self.offset, len_bytes, *errno, reason.clone()))
     }
 
     /// Fails an I/O that changes a read-only store, or whose range ends past the largest offset.
     /// Returns whether the I/O has failed.
     pub(crate) fn refuse_invalid(&mut self, is_read_only: bool) -> bool {
         if self.op.changes() && is_read_only {
-            self.fail(libc::EROFS, Some("the store was opened read-only"));
+            self.fail(libc::EROFS, Some("the store was opened read-only".into()));
         } else if self.offset.checked_add(self.buffers.len_bytes()).is_none_or(|end| end > i64::MAX as u64) {
-            self.fail(libc::EINVAL, Some("the range ends past the largest offset (2^63 - 1)"));
+            self.fail(libc::EINVAL, Some("the range ends past the largest offset (2^63 - 1)".into()));
         }
         self.has_failed()
     }

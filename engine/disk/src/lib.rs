@@ -1,9 +1,9 @@
 //! Backing stores of the cache, and the rings that carry I/O to them.
 //!
-//! A [`Store`] is a range of bytes that outlives the cache: a file, a block device, memory, or a
-//! file of a [`SimDisk`]. A [`Ring`] carries reads, writes and syncs to any number of stores:
-//! through io_uring or, if the kernel refuses that, through a bounded pool of threads. One thread
-//! submits, and any thread may take the completions.
+//! A [`Store`] is a range of bytes that outlives the cache: a file, a block device, memory, a file
+//! of a [`SimDisk`], or a [`Backend`] that a user wrote. A [`Ring`] carries reads, writes and syncs
+//! to any number of stores: through io_uring or, if the kernel refuses that, through a bounded pool
+//! of threads. One thread submits, and any thread may take the completions.
 //!
 //! Three promises hold for every store and every engine:
 //!
@@ -22,21 +22,25 @@
 //! | `watch.rs` | [`Watch`]: notices what other programs do to the files and devices of stores |
 //! | `ring.rs`, `ring/inbox.rs` | [`Ring`]: the interface; completions and waiting |
 //! | `engine.rs`, `engine/` | how rings reach the kernel: io_uring, or a pool of threads |
-//! | `store.rs` | [`Store`]: the handle of a file, memory or simulated file |
+//! | `store.rs` | [`Store`]: the handle of a file or of another target |
 //! | `store/file.rs` | files and devices, and their tails |
-//! | `store/gate.rs`, `lock.rs`, `sys.rs` | length changes; ownership; system calls on files |
-//! | `store/memory.rs`, `change.rs` | stores in memory; the changes that a watch reports |
+//! | `store/lock.rs`, `sys.rs` | ownership; system calls on files |
+//! | `store/memory.rs`, `backend.rs` | stores in memory; stores that users write |
+//! | `store/request.rs` | [`Backend`] and [`IoRequest`]: the life of an I/O in a user's store |
+//! | `store/target.rs`, `gate.rs` | what carries I/O if the store is no file; length changes |
+//! | `store/change.rs` | the changes that a watch reports |
 //! | `sim.rs`, `sim/` | [`SimDisk`]: a simulated disk that reorders, fails, tears and crashes |
 //! | `io.rs` | one I/O: how it is cut into parts, and how its parts continue |
 //! | `io/buffer.rs`, `method.rs` | the memory of an I/O; the methods of clearing a range |
-//! | `io/sink.rs` | a ring, as all files above see it; all rings of the process |
+//! | `io/sink.rs`, `single.rs` | a ring, as all files above see it; a wait for one I/O |
 //! | `process.rs`, `error.rs` | children of `fork`; errors |
-//! | `op.rs`, `sync.rs` | operations; the choice between std and shuttle |
+//! | `identity.rs`, `op.rs`, `sync.rs` | identities; operations; std or shuttle |
 
 #![warn(missing_debug_implementations)]
 
 mod engine;
 mod error;
+mod identity;
 mod io;
 mod op;
 mod process;
@@ -48,6 +52,7 @@ mod watch;
 
 pub use engine::{Engine, RingOptions};
 pub use error::{IoError, OpenError};
+pub use identity::Identity;
 pub use io::buffer::{AlignedBytes, IoBuffer};
 pub use op::Op;
 pub use process::Process;
@@ -56,4 +61,5 @@ pub use sim::{SimCounters, SimDisk, SimFaults, SimOptions};
 pub use store::Store;
 pub use store::change::{Change, Noticed};
 pub use store::file::OpenOptions;
+pub use store::request::{Backend, IoRequest};
 pub use watch::Watch;

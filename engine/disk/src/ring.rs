@@ -55,11 +55,7 @@ impl Ring {
             let message = format!("a ring has 1 to 32768 entries, not {}", options.entries);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        Ok(Ring::with(FileEngine::new(options)?))
-    }
-
-    fn with(engine: FileEngine) -> Ring {
-        Ring { core: RingCore::new(engine), process: Process::this() }
+        Ok(Ring { core: RingCore::new(FileEngine::new(options)?), process: Process::this() })
     }
 
     /// Queues one I/O. [`submit`](Ring::submit) or [`wait`](Ring::wait) hands it to the kernel; a
@@ -178,8 +174,9 @@ impl Ring {
         self.core.files.name()
     }
 
-    /// Executes one I/O on the calling thread with plain system calls, and returns its result. For
-    /// callers that have nothing else to do meanwhile: the I/O passes through no queue.
+    /// Executes one I/O and returns its result; on a file, on the calling thread with plain system
+    /// calls. For callers that have nothing else to do meanwhile: the I/O passes through no queue
+    /// of this ring.
     ///
     /// # Safety
     ///
@@ -200,26 +197,16 @@ impl Ring {
             return io.result(store.name());
         }
         match store.kind() {
-            Kind::Memory(memory) => memory.execute(&io),
+            Kind::Target(target) => return target.clone().run(io, self.core.shard),
             Kind::File(file) => {
                 file.enter(self.core.shard, op);
                 file.cut(&mut io);
                 file.execute(&mut io);
                 file.leave(self.core.shard, op);
             }
-            Kind::Sim(_) => return run_simulated(store, io),
         }
         io.result(store.name())
     }
-}
-
-/// Executes an I/O of a simulated disk. The disk delivers to rings only, so this creates one.
-fn run_simulated(store: &Store, io: Io) -> Result<(), IoError> {
-    let ring = Ring::with(FileEngine::blocking());
-    ring.core.push(store, io);
-    let mut outcome = Ok(());
-    ring.wait(&mut |_, result| outcome = result, None);
-    outcome
 }
 
 impl Drop for Ring {

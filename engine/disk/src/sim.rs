@@ -205,14 +205,14 @@ impl SimStore {
         let mut state = lock(&self.disk.0);
         if state.generation != self.generation {
             let reason = "the simulated disk has crashed since this store was opened; open it again";
-            io.fail(libc::EIO, Some(reason));
+            io.fail(libc::EIO, Some(reason.into()));
         } else {
             let len_bytes = state.media[&self.name].len_bytes();
             io.cut(len_bytes, len_bytes, state.options.block_bytes);
         }
         if io.has_failed() || io.parts_left == 0 {
             drop(state);
-            return ring.complete(io.token, io.result(&self.name));
+            return ring.complete(io.token, io.result(&self.name), None);
         }
         state.launch(ring, io, self.name.clone());
     }

@@ -1,29 +1,37 @@
-//! [`Store`]: the handle of everything that can do I/O, and the dispatch to its three kinds. Not
-//! here: how a kind does its work (`file.rs`, `memory.rs`, `sim.rs`), how I/O reaches a store
+//! [`Store`]: the handle of everything that can do I/O, and the dispatch to files and to all other
+//! targets. Not here: how a store does its work (`file.rs`, `target.rs`), how I/O reaches it
 //! (`ring.rs`).
 
+pub(crate) mod backend;
 pub(crate) mod change;
 pub(crate) mod file;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod memory;
+pub(crate) mod request;
 pub(crate) mod sys;
+pub(crate) mod target;
 
 use std::fmt;
 use std::path::Path;
 
 use crate::error::{IoError, OpenError};
+use crate::identity::Identity;
 use crate::io::Io;
+use crate::io::sink::Handle;
 use crate::op::Op;
-use crate::sim::{SimDisk, SimStore};
+use crate::sim::SimDisk;
+use crate::store::backend::BackendStore;
 use crate::store::change::{Change, Noticed};
 use crate::store::file::{FileStore, OpenOptions};
 use crate::store::memory::MemoryStore;
+use crate::store::request::Backend;
+use crate::store::target::Target;
 use crate::sync::Arc;
 
-/// A range of bytes that I/O can go to: a file, a block device, memory, or a file of a [`SimDisk`].
-/// Cheap to clone. The store closes with its last handle, and every I/O in flight on a file or
-/// device holds one.
+/// A range of bytes that I/O can go to: a file, a block device, memory, a file of a [`SimDisk`], or
+/// a [`Backend`] of yours. Cheap to clone. The store closes with its last handle, and every I/O in
+/// flight on a file, a device or a back end holds one.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -41,8 +49,7 @@ struct Inner {
 
 pub(crate) enum Kind {
     File(Box<FileStore>),
-    Memory(MemoryStore),
-    Sim(SimStore),
+    Target(Arc<dyn Target>),
 }
 
 impl Store {
@@ -78,7 +85,22 @@ impl Store {
     /// Creates a store in memory of `len_bytes` zeros, for tests and tools. It allocates memory as
     /// it is written, and its content is lost on drop.
     pub fn memory(name: &str, len_bytes: u64) -> Store {
-        Store::new(name.to_owned(), Kind::Memory(MemoryStore::new(len_bytes)))
+        Store::new(name.to_owned(), Kind::Target(Arc::new(MemoryStore::new(len_bytes))))
+    }
+
+    /// Creates a store whose I/O `backend` carries. `name` is the store's name in errors and in the
+    /// log.
+    ///
+    /// # Errors
+    /// - [`OpenError::Io`]: the back end did not tell its length.
+    /// - [`OpenError::Invalid`]: its block is not a power of two from 512 to 4096, or its length
+    ///   exceeds 2^63 - 1.
+    ///
+    /// # Examples
+    /// See [`Backend`].
+    pub fn from_backend(name: &str, backend: impl Backend) -> Result<Store, OpenError> {
+        let backend = BackendStore::open(name, Box::new(backend))?;
+        Ok(Store::new(name.to_owned(), Kind::Target(Arc::new(backend))))
     }
 
     fn new(name: String, kind: Kind) -> Store {
@@ -98,6 +120,10 @@ impl Store {
         &self.0.kind
     }
 
+    pub(crate) fn into_handle(self) -> Handle {
+        self.0
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.0.id
     }
@@ -114,7 +140,7 @@ impl Store {
     /// Returns whether this is a file of a simulated disk. I/O on such a file progresses only while
     /// a thread reaps or waits on its ring.
     pub fn is_simulated(&self) -> bool {
-        matches!(self.0.kind, Kind::Sim(_))
+        matches!(&self.0.kind, Kind::Target(target) if target.disk().is_some())
     }
 
     /// Returns the path, or the name given at creation.
@@ -181,35 +207,39 @@ impl Store {
     pub fn len_bytes(&self) -> u64 {
         match self.kind() {
             Kind::File(file) => file.len_bytes(),
-            Kind::Memory(memory) => memory.len_bytes(),
-            Kind::Sim(sim) => sim.len_bytes(),
+            Kind::Target(target) => target.len_bytes(),
         }
     }
 
-    /// Returns the logical block in bytes: 512 or 4096. Offsets and lengths of I/O are multiples of
-    /// it.
+    /// Returns the logical block in bytes: a power of two from 512 to 4096. Offsets and lengths of
+    /// I/O are multiples of it.
     pub fn block_bytes(&self) -> u32 {
         match self.kind() {
             Kind::File(file) => file.block_bytes,
-            Kind::Memory(_) => 512,
-            Kind::Sim(sim) => sim.block_bytes(),
+            Kind::Target(target) => target.block_bytes(),
         }
     }
 
-    /// Returns whether I/O bypasses the kernel's page cache. True for memory and simulated disks.
+    /// Returns whether I/O bypasses the kernel's page cache. True for all stores but files.
     pub fn is_direct(&self) -> bool {
         self.file().is_none_or(FileStore::is_direct)
     }
 
     /// Returns whether the store refuses writes.
     pub fn read_only(&self) -> bool {
-        self.file().is_some_and(|file| file.read_only)
+        match self.kind() {
+            Kind::File(file) => file.read_only,
+            Kind::Target(target) => target.read_only(),
+        }
     }
 
-    /// Returns the device number and the inode number of a file; for a block device, its own device
-    /// number and 0. None for memory and simulated disks.
-    pub fn identity(&self) -> Option<(u64, u64)> {
-        self.file().map(|file| file.identity)
+    /// Returns what tells the bytes of this store from those of every other. None for memory,
+    /// simulated disks, and back ends that have none.
+    pub fn identity(&self) -> Option<Identity> {
+        match self.kind() {
+            Kind::File(file) => Some(file.identity()),
+            Kind::Target(target) => target.identity(),
+        }
     }
 
     /// Changes the length. A longer store gains zeros.
@@ -218,7 +248,8 @@ impl Store {
     /// It drives that I/O itself, so the caller may have I/O in flight.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the length of a block device cannot be changed.
+    /// - `EOPNOTSUPP`: the length of a block device cannot be changed, nor that of a back end which
+    ///   does not support it.
     /// - `EROFS`: the store is read-only. `EFBIG`: the length exceeds 2^63 - 1.
     /// - An error whose `op` is [`Op::Sync`]: a sync that the change needs has failed. Bytes
     ///   written before and not synced may be lost, as with any failed sync.
@@ -242,11 +273,7 @@ impl Store {
         }
         match self.kind() {
             Kind::File(file) => file.set_len_bytes(self.name(), len_bytes),
-            Kind::Memory(memory) => {
-                memory.set_len_bytes(len_bytes);
-                Ok(())
-            }
-            Kind::Sim(sim) => sim.set_len_bytes(len_bytes),
+            Kind::Target(target) => target.set_len_bytes(len_bytes),
         }
     }
 
@@ -270,15 +297,16 @@ impl Store {
     }
 
     /// Makes the length that the file or device has now the store's length, and returns it. For a
-    /// file that another program has lengthened or cut, and a device that has grown. The file
-    /// itself stays as it is. A store in memory or on a simulated disk keeps its length.
+    /// file that another program has lengthened or cut, a device that has grown, and a back end
+    /// whose volume has. The file itself stays as it is. A store in memory or on a simulated disk
+    /// keeps its length.
     ///
     /// Blocks until the I/O in flight on this store has finished, and holds off new I/O meanwhile,
     /// as [`set_len_bytes`](Store::set_len_bytes) does. A read-only store can adopt a length too.
     ///
     /// # Errors
-    /// - An error whose `op` is [`Op::Read`]: the system did not tell the length. The store keeps
-    ///   its own.
+    /// - An error whose `op` is [`Op::Read`]: the system or the back end did not tell the length,
+    ///   or it exceeds 2^63 - 1. The store keeps its own.
     /// - An error whose `op` is [`Op::Sync`]: a sync that the change needs has failed. Bytes
     ///   written before and not synced may be lost. [`len_bytes`](Store::len_bytes) returns the
     ///   length that the store uses, which is the old one or the new one.
@@ -299,7 +327,7 @@ impl Store {
     pub fn adopt_len_bytes(&self) -> Result<u64, IoError> {
         match self.kind() {
             Kind::File(file) => file.adopt_len_bytes(self.name()),
-            Kind::Memory(_) | Kind::Sim(_) => Ok(self.len_bytes()),
+            Kind::Target(target) => target.adopt_len_bytes(),
         }
     }
 }
@@ -317,7 +345,7 @@ impl SimDisk {
     /// Opens the file of this name. If there is none, creates one of `len_bytes` zeros, which are
     /// durable from the start. An existing file keeps its length.
     pub fn store(&self, name: &str, len_bytes: u64) -> Store {
-        Store::new(name.to_owned(), Kind::Sim(self.open(name, len_bytes)))
+        Store::new(name.to_owned(), Kind::Target(Arc::new(self.open(name, len_bytes))))
     }
 }
 

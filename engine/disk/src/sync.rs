@@ -10,7 +10,11 @@ use std::sync as imp;
 
 pub(crate) use imp::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use imp::{Condvar, Mutex, MutexGuard};
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread_local;
 pub(crate) use std::sync::Arc;
+#[cfg(not(shuttle))]
+pub(crate) use std::thread_local;
 
 use std::sync::PoisonError;
 use std::time::Duration;

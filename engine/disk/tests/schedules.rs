@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use octavo_disk::{AlignedBytes, IoError, Op, Ring, RingOptions, SimDisk, SimOptions, Store};
+use octavo_disk::{
+    AlignedBytes, Backend, IoError, IoRequest, Op, Ring, RingOptions, SimDisk, SimOptions, Store,
+};
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::thread;
@@ -136,5 +138,93 @@ fn a_crash_completes_the_io_of_a_waiting_thread() {
         let worker = thread::spawn(move || write_through_own_ring(&own, 0, 1024, 1, |_, _| {}));
         disk.crash();
         worker.join().unwrap();
+    });
+}
+
+/// A back end whose requests wait until a thread takes them.
+struct Shelf(Arc<Mutex<Vec<IoRequest>>>);
+
+impl Backend for Shelf {
+    fn len_bytes(&self) -> std::io::Result<u64> {
+        Ok(4096)
+    }
+
+    fn submit(&self, request: IoRequest) {
+        self.0.lock().unwrap().push(request);
+    }
+}
+
+fn shelf() -> (Store, Arc<Mutex<Vec<IoRequest>>>) {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    (Store::from_backend("shelf", Shelf(requests.clone())).unwrap(), requests)
+}
+
+/// Answers `count` requests, with at most `most` bytes each.
+fn serve(requests: &Mutex<Vec<IoRequest>>, count: usize, most: usize) {
+    let mut answered = 0;
+    while answered < count {
+        let taken = requests.lock().unwrap().pop();
+        let Some(mut request) = taken else {
+            thread::yield_now();
+            continue;
+        };
+        let len = request.len_bytes().min(most);
+        request.copy_in(0, &vec![7; len]);
+        request.complete(Ok(len));
+        answered += 1;
+    }
+}
+
+/// B3, R3, R4: both threads of the back end answer in part, while one thread waits and one reaps.
+#[test]
+fn answers_from_other_threads_reach_a_waiter_and_a_reaper_once_each() {
+    both(|| {
+        let (ring, (store, requests)) = (ring(), shelf());
+        let servers = [0, 1].map(|_| {
+            let requests = requests.clone();
+            thread::spawn(move || serve(&requests, 2, 512))
+        });
+        let delivered = Arc::new(Mutex::new(Vec::new()));
+        let memory = [AlignedBytes::new(1024), AlignedBytes::new(1024)];
+        for (bytes, token) in memory.iter().zip(0..) {
+            // SAFETY: `memory` outlives the waits.
+            unsafe { ring.push(&store, Op::Read, token * 1024, &[bytes.io_buffer()], token) };
+        }
+        let seen = delivered.clone();
+        let reaper = beside(&ring, move |ring| {
+            ring.reap(&mut |token, _| seen.lock().unwrap().push(token));
+            ring.wake();
+        });
+        while delivered.lock().unwrap().len() < 2 {
+            ring.wait(
+                &mut |token, result| delivered.lock().unwrap().push(result.map(|()| token).unwrap()),
+                None,
+            );
+        }
+        reaper.join().unwrap();
+        servers.into_iter().for_each(|server| server.join().unwrap());
+        let mut delivered = delivered.lock().unwrap().clone();
+        delivered.sort_unstable();
+        assert_eq!(delivered, [0, 1]);
+        assert!(memory.iter().all(|bytes| bytes[..] == [7; 1024]));
+    });
+}
+
+/// B1, L3: a thread adopts the length while another answers a read, and one more read enters.
+#[test]
+fn an_adopted_length_waits_for_answers_from_another_thread() {
+    both(|| {
+        let (store, requests) = shelf();
+        let server = thread::spawn(move || serve(&requests, 3, 512));
+        let adopting = store.clone();
+        let other = thread::spawn(move || assert_eq!(adopting.adopt_len_bytes().unwrap(), 4096));
+        for len in [1024, 512] {
+            let bytes = AlignedBytes::new(len);
+            // SAFETY: `bytes` outlives the call.
+            unsafe { ring().run(&store, Op::Read, 0, &[bytes.io_buffer()]) }.unwrap();
+            assert!(bytes.iter().all(|&byte| byte == 7));
+        }
+        other.join().unwrap();
+        server.join().unwrap();
     });
 }

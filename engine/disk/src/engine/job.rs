@@ -50,7 +50,7 @@ impl FileIo {
         let (token, result, store) = self.finish();
         // Before the completion: its receiver may close the store and open it again.
         drop(store);
-        sink.complete(token, result);
+        sink.complete(token, result, None);
     }
 }
 

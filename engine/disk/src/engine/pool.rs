@@ -151,13 +151,14 @@ mod tests {
     use super::*;
     use crate::error::IoError;
     use crate::io::Io;
+    use crate::io::sink::Handle;
     use crate::op::Op;
     use crate::store::Store;
 
     struct NoRing;
 
     impl Sink for NoRing {
-        fn complete(&self, _: u64, _: Result<(), IoError>) {}
+        fn complete(&self, _: u64, _: Result<(), IoError>, _: Option<Handle>) {}
         fn sim_moves(&self) {}
         fn drive(self: Arc<Self>) {}
         fn forget(&self, _: u64) {}

@@ -5,6 +5,7 @@
 //!
 //! Under shuttle the list is empty: no store is registered with a kernel, and statics outlive runs.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::IoError;
@@ -16,10 +17,14 @@ static SINKS: PerProcess<Mutex<Sinks>> = PerProcess::new(Mutex::default);
 /// previous purge, plus this many.
 const PURGE_FROM: usize = 16;
 
+/// A handle that keeps a store open.
+pub(crate) type Handle = Arc<dyn Any + Send + Sync>;
+
 /// A ring that accepts completions from engines and simulated disks.
 pub(crate) trait Sink: Send + Sync {
-    /// Takes the result of the I/O that was pushed with `token`. Called with no lock held.
-    fn complete(&self, token: u64, result: Result<(), IoError>);
+    /// Takes the result of the I/O that was pushed with `token`. Called with no lock held. The
+    /// thread that takes the completion from the ring drops the handle, before it delivers.
+    fn complete(&self, token: u64, result: Result<(), IoError>, handle: Option<Handle>);
 
     /// Wakes a thread of the ring to step a simulated disk that has a new event.
     fn sim_moves(&self);

@@ -32,7 +32,7 @@ use crate::engine::FileEngine;
 use crate::engine::job::{FileIo, Harvest};
 use crate::error::IoError;
 use crate::io::Io;
-use crate::io::sink::Sink;
+use crate::io::sink::{Handle, Sink};
 use crate::sim::SimDisk;
 use crate::store::gate::Gate;
 use crate::store::{Kind, Store};
@@ -86,15 +86,16 @@ struct State {
 struct Completed {
     token: u64,
     result: Result<(), IoError>,
-    /// The handle of an I/O that was harvested under `state`, where it cannot be dropped (R2).
-    store: Option<Store>,
+    /// A handle of the store, which could not be dropped where the I/O ended: under `state` (R2),
+    /// or on a thread of a back end (`request.rs`, B5).
+    handle: Option<Handle>,
 }
 
 impl Sink for RingCore {
     /// Puts a completion into the inbox and wakes a waiter (R4).
-    fn complete(&self, token: u64, result: Result<(), IoError>) {
+    fn complete(&self, token: u64, result: Result<(), IoError>, handle: Option<Handle>) {
         let mut state = lock(&self.state);
-        state.inbox.push_back(Completed { token, result, store: None });
+        state.inbox.push_back(Completed { token, result, handle });
         if state.sleepers > 0 {
             self.arrived.notify_one();
         }
@@ -156,17 +157,14 @@ impl RingCore {
         // Relaxed: a count (R1).
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         if is_refused {
-            return self.complete(io.token, io.result(store.name()));
+            return self.complete(io.token, io.result(store.name()), None);
         }
         match store.kind() {
-            Kind::Memory(memory) => {
-                memory.execute(&io);
-                self.complete(io.token, io.result(store.name()));
-            }
-            Kind::Sim(sim) => {
-                self.remember_disk(&sim.disk);
-                sim.push(self.clone(), io);
-                self.sim_moves();
+            Kind::Target(target) => {
+                if let Some(disk) = target.disk() {
+                    self.remember_disk(disk);
+                }
+                target.clone().submit(io, self.clone(), self.shard);
             }
             Kind::File(_) => {
                 let job = FileIo::begin(io, store, self.shard);
@@ -174,7 +172,7 @@ impl RingCore {
                     return self.files.push(job);
                 }
                 let (token, result, _store) = job.finish();
-                self.complete(token, result);
+                self.complete(token, result, None);
             }
         }
     }
@@ -184,7 +182,7 @@ impl RingCore {
         let inbox = &mut state.inbox;
         let harvest = self.files.harvest(&mut |job| {
             let (token, result, store) = job.finish();
-            inbox.push_back(Completed { token, result, store: Some(store) });
+            inbox.push_back(Completed { token, result, handle: Some(store.into_handle()) });
         });
         state.nop_in_flight &= !harvest.nop;
         harvest
@@ -230,10 +228,10 @@ impl RingCore {
             if harvest.queued && is_last {
                 self.files.submit(self);
             }
-            for Completed { token, result, store } in batch.into_iter().flatten() {
+            for Completed { token, result, handle } in batch.into_iter().flatten() {
                 // R2. The handle is dropped before the callback, which may close the store and open
                 // it again.
-                drop(store);
+                drop(handle);
                 on_completion(token, result);
             }
             if is_last {

@@ -69,7 +69,7 @@ pub(super) struct Flight {
 impl Flight {
     /// Completes the I/O. Called without the disk's lock, because the ring takes its own.
     pub(super) fn deliver(self) {
-        self.ring.complete(self.io.token, self.io.result(&self.name));
+        self.ring.complete(self.io.token, self.io.result(&self.name), None);
     }
 }
 
@@ -295,7 +295,7 @@ impl State {
                 }
                 self.apply(flight, Moment::End);
             }
-            flight.io.fail(libc::EIO, Some("the simulated disk crashed"));
+            flight.io.fail(libc::EIO, Some("the simulated disk crashed".into()));
         }
         flights
     }

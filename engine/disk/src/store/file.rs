@@ -13,6 +13,7 @@ use rustix::fs::{Access, Advice, AtFlags, CWD, accessat, fadvise, fallocate, ioc
 use rustix::io::Errno;
 
 use crate::error::{IoError, OpenError};
+use crate::identity::Identity;
 use crate::io::buffer::{AlignedBytes, IoBuffer};
 use crate::io::{Channel, Io, PARTS, Part};
 use crate::op::Op;
@@ -165,6 +166,11 @@ impl FileStore {
         self.tail = Some(std::mem::replace(&mut self.main, direct));
     }
 
+    pub(crate) fn identity(&self) -> Identity {
+        let (device, inode) = self.identity;
+        Identity::from_bytes(&[device.to_le_bytes(), inode.to_le_bytes()].concat())
+    }
+
     pub(crate) fn len_bytes(&self) -> u64 {
         // Acquire: pairs with `publish_len_bytes` (L5), so that a thread which sees a length finds
         // the file of that length.
@@ -250,7 +256,7 @@ impl FileStore {
     /// Changes the length by L3 to L6.
     pub(crate) fn set_len_bytes(&self, name: &str, len_new: u64) -> Result<(), IoError> {
         if self.is_device {
-            let fixed = Some("the length of a block device cannot be changed");
+            let fixed = Some("the length of a block device cannot be changed".into());
             return match len_new == self.len_bytes() {
                 true => Ok(()),
                 false => Err(IoError::new(name, Op::Write, len_new, 0, libc::EOPNOTSUPP, fixed)),
@@ -286,7 +292,7 @@ impl FileStore {
     /// Calls `change` with no I/O in flight, and with no watch comparing lengths.
     fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
         // L3.
-        let _closed = self.gate.close(drive_rings);
+        let _closed = self.gate.close();
         // W2.
         let _length = lock(&self.length);
         // W3: counted like an I/O.
@@ -365,14 +371,6 @@ impl Drop for FileStore {
             ownership.release(self.tail.as_ref().unwrap_or(&self.main));
         }
     }
-}
-
-/// Makes all I/O in flight progress (L3).
-fn drive_rings() {
-    crate::io::sink::drive_all();
-    // Under shuttle a file's I/O is finished as soon as it is submitted.
-    #[cfg(shuttle)]
-    shuttle::thread::yield_now();
 }
 
 fn open_with(path: &Path, options: &OpenOptions, flags: i32) -> io::Result<File> {

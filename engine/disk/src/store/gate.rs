@@ -1,6 +1,6 @@
-//! The gate in front of a file's length: any number of I/Os pass together, a change of length
-//! passes alone. Protects the tail unit. Not here: what a change of length does to the file
-//! (`file.rs`).
+//! The gate in front of the length of a file or back end: any number of I/Os pass together, a
+//! change of length passes alone. Protects the tail unit. Not here: what a change of length does
+//! (`file.rs`, `backend.rs`).
 //!
 //! The *tail unit* is the 4096-aligned unit that contains the end of the file, if the end is not
 //! aligned. Direct I/O cannot end inside a block, and a whole block written there would lengthen
@@ -28,6 +28,7 @@
 
 use std::time::Duration;
 
+use crate::io::sink::drive_all;
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, sleep_on};
 
 /// The number of counters that rings spread over, so that the I/O of many threads does not share a
@@ -93,14 +94,16 @@ impl Gate {
         }
     }
 
-    /// L3: closes the gate and waits until all I/O has left. `drive` must make pending I/O
-    /// progress.
-    pub(crate) fn close(&self, drive: impl Fn()) -> Closed<'_> {
+    /// L3: closes the gate and waits until all I/O has left.
+    pub(crate) fn close(&self) -> Closed<'_> {
         let changing = lock(&self.changing);
         self.closed.store(true, Ordering::SeqCst);
         let closed = Closed { gate: self, _changing: changing };
         while self.is_occupied() {
-            drive();
+            drive_all();
+            // Under shuttle a file's I/O is finished as soon as it is submitted.
+            #[cfg(shuttle)]
+            shuttle::thread::yield_now();
             let guard = lock(&self.sleep);
             if self.is_occupied() {
                 drop(sleep_on(&self.moved, guard, Some(DRIVE_INTERVAL)));

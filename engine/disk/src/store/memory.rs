@@ -4,9 +4,12 @@
 
 use std::collections::HashMap;
 
+use crate::error::IoError;
 use crate::io::Io;
+use crate::io::sink::Sink;
 use crate::op::Op;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::store::target::Target;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 
 /// The unit of allocation, in bytes.
 const CHUNK_BYTES: u64 = 64 << 10;
@@ -32,13 +35,8 @@ impl MemoryStore {
         }
     }
 
-    pub(crate) fn len_bytes(&self) -> u64 {
-        // Relaxed: where the order matters, a shard's lock orders this load after `set_len_bytes`.
-        self.len_bytes.load(Ordering::Relaxed)
-    }
-
     /// Executes an I/O on this thread.
-    pub(crate) fn execute(&self, io: &Io) {
+    fn execute(&self, io: &Io) {
         let end = io.offset + io.buffers.len_bytes();
         match io.op {
             Op::Sync => {}
@@ -72,22 +70,6 @@ impl MemoryStore {
         });
     }
 
-    /// Changes the length: first publishes it, then locks every shard once. A write that saw the
-    /// old length held the shard's lock before that, and its excess bytes are zeroed; a later write
-    /// sees the new length.
-    pub(crate) fn set_len_bytes(&self, len_bytes: u64) {
-        let _changing = lock(&self.changing);
-        // Relaxed: the shards' locks below order it.
-        self.len_bytes.store(len_bytes, Ordering::Relaxed);
-        for shard in &self.shards {
-            lock(shard).retain(|&index, chunk| {
-                let inside = len_bytes.saturating_sub(index * CHUNK_BYTES).min(CHUNK_BYTES);
-                chunk[inside as usize..].fill(0);
-                inside > 0
-            });
-        }
-    }
-
     /// Calls `f(chunks, chunk index, [from, inside, to])` for every chunk that the range touches,
     /// with the chunk's shard locked. `from .. to` are bytes of the chunk, and those from `inside`
     /// on lie past the end of the store.
@@ -103,5 +85,43 @@ impl MemoryStore {
             f(&mut chunks, index, [from, inside, to]);
             at = chunk_start + to;
         }
+    }
+}
+
+impl Target for MemoryStore {
+    fn len_bytes(&self) -> u64 {
+        // Relaxed: where the order matters, a shard's lock orders this load after `set_len_bytes`.
+        self.len_bytes.load(Ordering::Relaxed)
+    }
+
+    fn block_bytes(&self) -> u32 {
+        512
+    }
+
+    /// Changes the length: first publishes it, then locks every shard once. A write that saw the
+    /// old length held the shard's lock before that, and its excess bytes are zeroed; a later write
+    /// sees the new length.
+    fn set_len_bytes(&self, len_bytes: u64) -> Result<(), IoError> {
+        let _changing = lock(&self.changing);
+        // Relaxed: the shards' locks below order it.
+        self.len_bytes.store(len_bytes, Ordering::Relaxed);
+        for shard in &self.shards {
+            lock(shard).retain(|&index, chunk| {
+                let inside = len_bytes.saturating_sub(index * CHUNK_BYTES).min(CHUNK_BYTES);
+                chunk[inside as usize..].fill(0);
+                inside > 0
+            });
+        }
+        Ok(())
+    }
+
+    fn submit(self: Arc<Self>, io: Io, ring: Arc<dyn Sink>, _: u8) {
+        self.execute(&io);
+        ring.complete(io.token, Ok(()), None);
+    }
+
+    fn run(self: Arc<Self>, io: Io, _: u8) -> Result<(), IoError> {
+        self.execute(&io);
+        Ok(())
     }
 }

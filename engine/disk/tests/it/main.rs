@@ -3,6 +3,7 @@
 
 #![cfg(not(shuttle))]
 
+mod backends;
 mod devices;
 mod fixture;
 mod lengths;
@@ -10,5 +11,6 @@ mod ownership;
 mod rings;
 mod simulated;
 mod twin;
+mod unruly;
 mod waiting;
 mod watching;
