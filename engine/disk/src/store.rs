@@ -233,8 +233,9 @@ impl Store {
         }
     }
 
-    /// Returns what tells the bytes of this store from those of every other. None for memory,
-    /// simulated disks, and back ends that have none.
+    /// Returns what tells the bytes of this store from those of every other. A file that is
+    /// removed and created again has another identity, if its file system has file handles or
+    /// generation numbers. None for memory, simulated disks, and back ends that have none.
     pub fn identity(&self) -> Option<Identity> {
         match self.kind() {
             Kind::File(file) => Some(file.identity()),

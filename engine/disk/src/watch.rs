@@ -214,7 +214,7 @@ impl Watched {
 /// if it leads to the file.
 fn follow(file: &FileStore) -> (Option<Path>, Option<Metadata>) {
     match fs::metadata(&file.path) {
-        Ok(found) if FileStore::identity_of(&found) == file.identity => (Some(Path::Here), Some(found)),
+        Ok(found) if FileStore::numbers_of(&found) == file.numbers => (Some(Path::Here), Some(found)),
         Ok(_) => (Some(Path::Elsewhere), None),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             (Some(Path::Missing), None)

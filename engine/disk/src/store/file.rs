@@ -18,7 +18,7 @@ use crate::io::buffer::{AlignedBytes, IoBuffer};
 use crate::io::{Channel, Io, PARTS, Part};
 use crate::op::Op;
 use crate::store::gate::Gate;
-use crate::store::lock::Ownership;
+use crate::store::lock::{Numbers, Ownership};
 use crate::store::sys;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
@@ -57,7 +57,8 @@ pub(crate) struct FileStore {
     pub(crate) block_bytes: u32,
     pub(crate) is_device: bool,
     pub(crate) read_only: bool,
-    pub(crate) identity: (u64, u64),
+    pub(crate) numbers: Numbers,
+    identity: Identity,
     pub(crate) path: PathBuf,
     gate: Gate,
     /// Counts of the I/Os that may change what `stat` returns: begun when they enter the gate,
@@ -83,8 +84,9 @@ impl FileStore {
         if !options.read_only {
             check_writable(path, &buffered, is_device)?;
         }
-        let identity = FileStore::identity_of(&metadata);
-        let take = || Ownership::take(&buffered, path, identity, options.read_only);
+        let numbers = FileStore::numbers_of(&metadata);
+        let identity = identity_of(&buffered, numbers, is_device);
+        let take = || Ownership::take(&buffered, path, numbers, options.read_only);
         let ownership = options.lock.then(take).transpose()?;
 
         // From here on, dropping `store` releases the ownership when a step fails.
@@ -95,6 +97,7 @@ impl FileStore {
             block_bytes: 512,
             is_device,
             read_only: options.read_only,
+            numbers,
             identity,
             path: path.to_owned(),
             gate: Gate::default(),
@@ -167,8 +170,7 @@ impl FileStore {
     }
 
     pub(crate) fn identity(&self) -> Identity {
-        let (device, inode) = self.identity;
-        Identity::from_bytes(&[device.to_le_bytes(), inode.to_le_bytes()].concat())
+        self.identity.clone()
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
@@ -181,9 +183,9 @@ impl FileStore {
         self.tail.is_some()
     }
 
-    /// Returns the identity of a file or device. Two paths with equal identities are the same
-    /// store.
-    pub(crate) fn identity_of(metadata: &fs::Metadata) -> (u64, u64) {
+    /// Returns the numbers of a file or device. Two paths with equal numbers lead to the same one,
+    /// as long as it is open.
+    pub(crate) fn numbers_of(metadata: &fs::Metadata) -> Numbers {
         match metadata.file_type().is_block_device() {
             true => (metadata.rdev(), 0),
             false => (metadata.dev(), metadata.ino()),
@@ -380,6 +382,18 @@ fn open_with(path: &Path, options: &OpenOptions, flags: i32) -> io::Result<File>
 fn is_same_file(one: &File, other: &File) -> bool {
     let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino(), found.rdev()));
     identity(one).is_ok_and(|one| identity(other).is_ok_and(|other| one == other))
+}
+
+/// Returns the identity of a file or device. A file system gives the inode number of a removed file
+/// to another. The file's handle (or else its generation number) tells the two apart.
+fn identity_of(file: &File, (device, inode): Numbers, is_device: bool) -> Identity {
+    let (kind, rest) = match (is_device, sys::handle(file), sys::generation(file)) {
+        (true, ..) => (b'd', Vec::new()),
+        (false, Some(handle), _) => (b'h', handle),
+        (false, None, Some(generation)) => (b'g', [&inode.to_le_bytes()[..], &generation].concat()),
+        (false, None, None) => (b'i', inode.to_le_bytes().to_vec()),
+    };
+    Identity::from_bytes(&[&[kind], &device.to_le_bytes()[..], &rest].concat())
 }
 
 fn check_kind(path: &Path, metadata: &fs::Metadata) -> Result<(), OpenError> {

@@ -19,8 +19,12 @@ const PROCESSES_MAX: usize = 4096;
 /// The most descriptors of one process that the search visits.
 const DESCRIPTORS_MAX: usize = 4096;
 
+/// The device number and the inode number of a file; for a block device, its own number and 0.
+/// While a file is open, no other file has its numbers.
+pub(crate) type Numbers = (u64, u64);
+
 struct Owner {
-    identity: (u64, u64),
+    numbers: Numbers,
     path: PathBuf,
     read_only: bool,
     id: u64,
@@ -52,12 +56,12 @@ impl Ownership {
     pub(crate) fn take(
         file: &File,
         path: &Path,
-        identity: (u64, u64),
+        numbers: Numbers,
         read_only: bool,
     ) -> Result<Ownership, OpenError> {
         let mut owners = owners();
         let conflict =
-            owners.list.iter().find(|owner| owner.identity == identity && !(owner.read_only && read_only));
+            owners.list.iter().find(|owner| owner.numbers == numbers && !(owner.read_only && read_only));
         if let Some(owner) = conflict {
             let holder = format!("this process, which opened it as {}", owner.path.display());
             return Err(OpenError::Locked { path: path.to_owned(), holder });
@@ -71,7 +75,7 @@ impl Ownership {
         })?;
         owners.next_id += 1;
         let id = owners.next_id;
-        owners.list.push(Owner { identity, path: path.to_owned(), read_only, id });
+        owners.list.push(Owner { numbers, path: path.to_owned(), read_only, id });
         Ok(Ownership { id, process: Process::this() })
     }
 

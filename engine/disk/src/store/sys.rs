@@ -8,12 +8,18 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
-use rustix::ioctl::{Getter, Opcode, ioctl};
+use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
 use crate::io::buffer::{ALIGNMENT_BYTES, IoBuffer};
 
 /// Asks for the length of a device in bytes. Neither `rustix` nor `libc` names it.
 const BLKGETSIZE64: Opcode = 0x8008_1272;
+/// Asks for the generation number of an inode (`FS_IOC_GETVERSION`).
+const GETVERSION: Opcode = opcode::read::<libc::c_long>(b'v', 1);
+/// Asks for a handle that tells files apart and may not lead back to the file (Linux 6.5).
+const AT_HANDLE_FID: libc::c_int = 0x200;
+/// The most bytes of a handle (`MAX_HANDLE_SZ`).
+const HANDLE_BYTES_MAX: usize = 128;
 /// Asks whether a device is set read-only. Neither `rustix` nor `libc` names it.
 const BLKROGET: Opcode = 0x125e;
 
@@ -86,6 +92,50 @@ pub(crate) fn device_is_read_only(device: &File) -> io::Result<bool> {
     let request = unsafe { Getter::<BLKROGET, libc::c_int>::new() };
     // SAFETY: as above.
     Ok(unsafe { ioctl(device, request) }? != 0)
+}
+
+/// A `struct file_handle` with room for any handle.
+#[repr(C)]
+struct FileHandle {
+    handle_bytes: libc::c_uint,
+    handle_type: libc::c_int,
+    f_handle: [u8; HANDLE_BYTES_MAX],
+}
+
+/// Returns the type and the bytes of the file's handle, which no other file of the file system has
+/// or will have. None if the file system has no handles.
+pub(crate) fn handle(file: &File) -> Option<Vec<u8>> {
+    // Before Linux 6.5 the kernel refuses the first form. A few file systems have only that one.
+    [AT_HANDLE_FID, 0].into_iter().find_map(|flags| {
+        let mut handle = FileHandle {
+            handle_bytes: HANDLE_BYTES_MAX as libc::c_uint,
+            handle_type: 0,
+            f_handle: [0; HANDLE_BYTES_MAX],
+        };
+        let mut mount_id: libc::c_int = 0;
+        // SAFETY: the path is a C string, the handle has the room that it states, and the call
+        // writes one `int` for the mount.
+        let returned = unsafe {
+            libc::syscall(
+                libc::SYS_name_to_handle_at,
+                file.as_raw_fd(),
+                c"".as_ptr(),
+                &raw mut handle,
+                &raw mut mount_id,
+                libc::AT_EMPTY_PATH | flags,
+            )
+        };
+        let bytes = handle.f_handle.get(..handle.handle_bytes as usize)?;
+        (returned == 0).then(|| [&handle.handle_type.to_le_bytes(), bytes].concat())
+    })
+}
+
+/// Returns the generation number of the file's inode. None if the file system has none.
+pub(crate) fn generation(file: &File) -> Option<[u8; 4]> {
+    // SAFETY: this request writes one `int`, although its number states a `long`.
+    let request = unsafe { Getter::<GETVERSION, libc::c_int>::new() };
+    // SAFETY: as above.
+    unsafe { ioctl(file, request) }.ok().map(libc::c_int::to_le_bytes)
 }
 
 /// The kinds of lock that [`lock_whole`] sets.

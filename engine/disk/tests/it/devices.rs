@@ -119,6 +119,15 @@ fn a_watch_notices_a_device_that_others_write_or_set_read_only() {
 }
 
 #[test]
+fn a_device_has_the_identity_of_its_number_and_not_of_its_file() {
+    let Some((_directory, device)) = device_of_zeros() else { return };
+    let Some((_other_directory, other)) = device_of_zeros() else { return };
+    let identity = |device: &LoopDevice| open(&device.0).identity().unwrap();
+    assert_eq!(identity(&device), identity(&device));
+    assert_ne!(identity(&device), identity(&other));
+}
+
+#[test]
 fn the_length_of_a_device_that_was_lengthened_or_cut_is_adopted() {
     let directory = directory();
     let backing = file(directory.path(), &[9; 1 << 20]);

@@ -130,3 +130,30 @@ fn a_rehearsal_fails_as_opening_would_and_takes_no_lock() {
         assert_eq!(one.unwrap_err().to_string(), other.unwrap_err().to_string());
     }
 }
+
+#[test]
+fn a_file_has_one_identity_by_all_its_names_and_a_new_file_has_another() {
+    for directory in directories() {
+        let path = file(directory.path(), &[0; 4096]);
+        let other = directory.path().join("another-name");
+        fs::hard_link(&path, &other).unwrap();
+        let unlocked = OpenOptions { lock: false, ..OpenOptions::default() };
+        let identity = |path: &Path| Store::open(path, &unlocked).unwrap().identity().unwrap();
+        let first = identity(&path);
+        assert_eq!(first, identity(&other));
+        fs::remove_file(&other).unwrap();
+        fs::rename(&path, &other).unwrap();
+        assert_eq!(first, identity(&other), "a file that moves keeps its identity");
+        if first.as_bytes()[0] == b'i' {
+            eprintln!("skipped: {} has neither handles nor generation numbers", directory.path().display());
+            continue;
+        }
+        let mut identities = std::collections::HashSet::from([first]);
+        for _ in 0..20 {
+            fs::remove_file(&other).unwrap();
+            // ext4 gives the new file the inode number of the removed one.
+            fs::write(&other, [0; 4096]).unwrap();
+            assert!(identities.insert(identity(&other)), "two files have the same identity");
+        }
+    }
+}
