@@ -24,7 +24,7 @@
 //! | `engine.rs`, `engine/` | how rings reach the kernel: io_uring, or a pool of threads |
 //! | `store.rs` | [`Store`]: the handle of a file or of another target |
 //! | `store/file.rs` | files and devices, and their tails |
-//! | `store/lock.rs`, `sys.rs` | ownership; system calls on files |
+//! | `store/open.rs`, `lock.rs`, `sys.rs` | what can be opened; ownership; system calls on files |
 //! | `store/memory.rs`, `backend.rs` | stores in memory; stores that users write |
 //! | `store/request.rs` | [`Backend`] and [`IoRequest`]: the life of an I/O in a user's store |
 //! | `store/target.rs`, `gate.rs` | what carries I/O if the store is no file; length changes |
@@ -60,6 +60,6 @@ pub use ring::Ring;
 pub use sim::{SimCounters, SimDisk, SimFaults, SimOptions};
 pub use store::Store;
 pub use store::change::{Change, Noticed};
-pub use store::file::OpenOptions;
+pub use store::open::OpenOptions;
 pub use store::request::{Backend, IoRequest};
 pub use watch::Watch;

@@ -8,11 +8,13 @@ pub(crate) mod file;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod memory;
+pub(crate) mod open;
 pub(crate) mod request;
 pub(crate) mod sys;
 pub(crate) mod target;
 
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 
 use crate::error::{IoError, OpenError};
@@ -23,8 +25,9 @@ use crate::op::Op;
 use crate::sim::SimDisk;
 use crate::store::backend::BackendStore;
 use crate::store::change::{Change, Noticed};
-use crate::store::file::{FileStore, OpenOptions};
+use crate::store::file::FileStore;
 use crate::store::memory::MemoryStore;
+use crate::store::open::OpenOptions;
 use crate::store::request::Backend;
 use crate::store::target::Target;
 use crate::sync::Arc;
@@ -53,18 +56,22 @@ pub(crate) enum Kind {
 }
 
 impl Store {
-    /// Opens a regular file or a block device, which must exist. If its file system does not
-    /// support `O_DIRECT`, the store is buffered, with a warning in the log.
+    /// Opens a regular file or a block device, which must exist unless the options create it. If
+    /// its file system does not support `O_DIRECT`, the store is buffered, with a warning in the
+    /// log.
     ///
     /// # Errors
     /// Each variant of [`OpenError`] tells what the caller can do about it.
     ///
     /// # Examples
-    /// ```no_run
+    /// ```
     /// use octavo_disk::{OpenOptions, Store};
-    /// let store = Store::open("/srv/disk.img".as_ref(), &OpenOptions::default())?;
-    /// println!("{} has {} bytes", store.name(), store.len_bytes());
-    /// # Ok::<(), octavo_disk::OpenError>(())
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("disk.img");
+    /// let create = OpenOptions { create_len_bytes: Some(1 << 20), ..OpenOptions::default() };
+    /// let store = Store::open(&path, &create)?;
+    /// assert_eq!(store.len_bytes(), 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Store, OpenError> {
         let file = FileStore::open(path, options)?;
@@ -73,13 +80,43 @@ impl Store {
 
     /// Checks whether [`open`](Store::open) with these options would succeed, and opens the store
     /// read-only and without a lock. Another process may be using the store; whether it has the
-    /// store locked is not checked.
+    /// store locked is not checked. Creates no file: if none exists, the error is
+    /// [`OpenError::NotFound`].
     ///
     /// # Errors
     /// Those of [`open`](Store::open), except [`OpenError::Locked`].
     pub fn rehearse(path: &Path, options: &OpenOptions) -> Result<Store, OpenError> {
         let file = FileStore::rehearse(path, options)?;
         Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))
+    }
+
+    /// Makes a store of an open file or block device: a [`File`] or an
+    /// [`OwnedFd`](std::os::fd::OwnedFd), perhaps without a name or from another process. `name` is
+    /// the store's name in errors and in the log. A [`Watch`](crate::Watch) does not follow any
+    /// path for this store.
+    ///
+    /// The store is read-only if the options say so, or if the file was opened for reading only. It
+    /// opens the file again for direct I/O, through `/proc/self/fd`; if that fails, it is buffered,
+    /// with a warning in the log. The lock belongs to the open file description, so it does not
+    /// keep out a process that has a duplicate of the descriptor.
+    ///
+    /// # Errors
+    /// - [`OpenError::Invalid`]: the file was opened for writing only, for appending or with
+    ///   `O_PATH`, or the options ask to create it.
+    /// - Those of [`open`](Store::open).
+    ///
+    /// # Examples
+    /// ```
+    /// use octavo_disk::{OpenOptions, Store};
+    /// let file = tempfile::tempfile()?;
+    /// file.set_len(1 << 20)?;
+    /// let store = Store::from_file("scratch", file, &OpenOptions::default())?;
+    /// assert_eq!((store.name(), store.len_bytes()), ("scratch", 1 << 20));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_file(name: &str, file: impl Into<File>, options: &OpenOptions) -> Result<Store, OpenError> {
+        let file = FileStore::from_file(name.as_ref(), file.into(), options)?;
+        Ok(Store::new(name.to_owned(), Kind::File(Box::new(file))))
     }
 
     /// Creates a store in memory of `len_bytes` zeros, for tests and tools. It allocates memory as

@@ -210,10 +210,11 @@ impl Watched {
     }
 }
 
-/// Returns where the path of a file leads (None if that is unknown at the moment), and the metadata
+/// Returns where the path of a file leads (None if that or the path is unknown), and the metadata
 /// if it leads to the file.
 fn follow(file: &FileStore) -> (Option<Path>, Option<Metadata>) {
-    match fs::metadata(&file.path) {
+    let Some(path) = &file.path else { return (None, None) };
+    match fs::metadata(path) {
         Ok(found) if FileStore::numbers_of(&found) == file.numbers => (Some(Path::Here), Some(found)),
         Ok(_) => (Some(Path::Elsewhere), None),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {

@@ -505,7 +505,7 @@ mod tests {
     use crate::io::Io;
     use crate::io::buffer::AlignedBytes;
     use crate::store::Store;
-    use crate::store::file::OpenOptions;
+    use crate::store::open::OpenOptions;
 
     /// U7. Before that rule a device was idle while its caller pushed a batch, and with 32 I/Os in
     /// flight the throughput was a fifth lower.

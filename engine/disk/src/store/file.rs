@@ -1,12 +1,12 @@
 //! [`FileStore`]: files and block devices as stores. Opens them, cuts an I/O at the tail, executes
 //! an I/O with plain system calls, and changes the length. Protects the tail unit by the protocol
-//! of `gate.rs` (L1 to L6). Not here: io_uring (`uring.rs`), the methods of clearing (`method.rs`),
-//! ownership (`lock.rs`).
+//! of `gate.rs` (L1 to L6). Not here: what can be opened (`open.rs`), io_uring (`uring.rs`), the
+//! methods of clearing (`method.rs`), ownership (`lock.rs`).
 
 use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, Advice, AtFlags, CWD, accessat, fadvise, fallocate, ioctl_blksszget};
@@ -14,38 +14,21 @@ use rustix::io::Errno;
 
 use crate::error::{IoError, OpenError};
 use crate::identity::Identity;
-use crate::io::buffer::{AlignedBytes, IoBuffer};
+use crate::io::buffer::IoBuffer;
 use crate::io::{Channel, Io, PARTS, Part};
 use crate::op::Op;
 use crate::store::gate::Gate;
 use crate::store::lock::{Numbers, Ownership};
+use crate::store::open::{
+    BLOCK_BYTES_MAX, OpenOptions, check_kind, check_writable, create, identity_of, is_same_file, link_of,
+    open_with, options_of_open, probe_block_bytes, refusal,
+};
 use crate::store::sys;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// The length of the tail unit: the kernel's page, so that no page of the tail in the kernel's page
 /// cache overlaps bytes that direct I/O moves.
 pub(crate) const TAIL_UNIT_BYTES: u64 = 4096;
-
-/// The largest logical block, in bytes, that pages of 4096 bytes can be served from.
-const BLOCK_BYTES_MAX: u32 = 4096;
-
-/// How [`Store::open`](crate::Store::open) opens a file or device.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// Refuses writes, and lets other readers open the store too. Default: false.
-    pub read_only: bool,
-    /// Bypasses the kernel's page cache (`O_DIRECT`), if the file system supports that. Default:
-    /// true.
-    pub direct: bool,
-    /// Locks the store, so that no second opener can write it. Default: true.
-    pub lock: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> OpenOptions {
-        OpenOptions { read_only: false, direct: true, lock: true }
-    }
-}
 
 /// An open file or block device.
 pub(crate) struct FileStore {
@@ -59,7 +42,8 @@ pub(crate) struct FileStore {
     pub(crate) read_only: bool,
     pub(crate) numbers: Numbers,
     identity: Identity,
-    pub(crate) path: PathBuf,
+    /// None if the store was opened by a descriptor.
+    pub(crate) path: Option<PathBuf>,
     gate: Gate,
     /// Counts of the I/Os that may change what `stat` returns: begun when they enter the gate,
     /// ended when they leave it (`watch.rs`, W3).
@@ -72,21 +56,52 @@ pub(crate) struct FileStore {
 
 impl FileStore {
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<FileStore, OpenError> {
-        let failed = |step, source: io::Error| refusal(path, step, source);
-
+        if options.read_only && options.create_len_bytes.is_some() {
+            let reason = "a store that may be created cannot be read-only".to_owned();
+            return Err(OpenError::Invalid { path: path.to_owned(), reason });
+        }
         // Opening a pipe or a character device may have side effects, so its kind is checked first.
-        let metadata = fs::metadata(path).map_err(|e| failed("cannot read its metadata", e))?;
-        check_kind(path, &metadata)?;
-        let buffered = open_with(path, options, 0).map_err(|e| failed("cannot open it", e))?;
+        let metadata = match (fs::metadata(path), options.create_len_bytes) {
+            (Err(error), Some(len_bytes)) if error.kind() == io::ErrorKind::NotFound => {
+                create(path, len_bytes)?;
+                fs::metadata(path)
+            }
+            (found, _) => found,
+        };
+        check_kind(path, &metadata.map_err(|e| refusal(path, "cannot read its metadata", e))?)?;
+        let buffered = open_with(path, options, 0).map_err(|e| refusal(path, "cannot open it", e))?;
+        FileStore::of(path, Some(path.to_owned()), buffered, options)
+    }
+
+    /// Makes a store of an open file or device, whose path is unknown.
+    pub(crate) fn from_file(name: &Path, file: File, options: &OpenOptions) -> Result<FileStore, OpenError> {
+        let (options, is_direct) = options_of_open(name, &file, options)?;
+        // `file` stays open meanwhile.
+        let buffered = match is_direct {
+            true => open_with(&link_of(&file), &options, 0)
+                .map_err(|e| refusal(name, "cannot open it again without O_DIRECT", e))?,
+            false => file,
+        };
+        FileStore::of(name, None, buffered, &options)
+    }
+
+    /// Makes a store of a buffered descriptor. `name` is its name in errors.
+    fn of(
+        name: &Path,
+        path: Option<PathBuf>,
+        buffered: File,
+        options: &OpenOptions,
+    ) -> Result<FileStore, OpenError> {
+        let failed = |step, source: io::Error| refusal(name, step, source);
         let metadata = buffered.metadata().map_err(|e| failed("cannot read its metadata", e))?;
-        check_kind(path, &metadata)?;
+        check_kind(name, &metadata)?;
         let is_device = metadata.file_type().is_block_device();
         if !options.read_only {
-            check_writable(path, &buffered, is_device)?;
+            check_writable(name, &buffered, is_device)?;
         }
         let numbers = FileStore::numbers_of(&metadata);
         let identity = identity_of(&buffered, numbers, is_device);
-        let take = || Ownership::take(&buffered, path, numbers, options.read_only);
+        let take = || Ownership::take(&buffered, name, numbers, options.read_only);
         let ownership = options.lock.then(take).transpose()?;
 
         // From here on, dropping `store` releases the ownership when a step fails.
@@ -99,7 +114,7 @@ impl FileStore {
             read_only: options.read_only,
             numbers,
             identity,
-            path: path.to_owned(),
+            path,
             gate: Gate::default(),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -114,7 +129,7 @@ impl FileStore {
                 .map_err(|e| failed("cannot read the device's block size (BLKSSZGET)", e.into()))?;
         }
         if options.direct {
-            store.go_direct(path, options);
+            store.go_direct(name, options);
         }
         Ok(store)
     }
@@ -122,7 +137,8 @@ impl FileStore {
     /// Opens the store read-only and without a lock, if `open` with these options would succeed as
     /// far as that can be checked.
     pub(crate) fn rehearse(path: &Path, options: &OpenOptions) -> Result<FileStore, OpenError> {
-        let store = FileStore::open(path, &OpenOptions { read_only: true, lock: false, ..options.clone() })?;
+        let reading = OpenOptions { read_only: true, lock: false, create_len_bytes: None, ..options.clone() };
+        let store = FileStore::open(path, &reading)?;
         if !options.read_only {
             accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)
                 .map_err(|errno| refusal(path, "cannot open it for writing", errno.into()))?;
@@ -133,16 +149,17 @@ impl FileStore {
 
     /// Opens the direct descriptor if the file system has direct I/O in blocks of at most 4096
     /// bytes. Otherwise the store stays buffered, with a warning in the log.
-    fn go_direct(&mut self, path: &Path, options: &OpenOptions) {
+    fn go_direct(&mut self, name: &Path, options: &OpenOptions) {
         let buffered_because = |why: &str| {
-            let path = path.display();
+            let name = name.display();
             log::warn!(
-                "{path}: {why}: the store is buffered, its I/O passes through the kernel's page cache"
+                "{name}: {why}: the store is buffered, its I/O passes through the kernel's page cache"
             );
         };
-        let direct = match open_with(path, options, libc::O_DIRECT) {
+        let link = link_of(&self.main);
+        let direct = match open_with(self.path.as_ref().unwrap_or(&link), options, libc::O_DIRECT) {
             Ok(direct) => direct,
-            Err(error) => return buffered_because(&format!("the file system refuses O_DIRECT ({error})")),
+            Err(error) => return buffered_because(&format!("it cannot be opened with O_DIRECT ({error})")),
         };
         if !is_same_file(&direct, &self.main) {
             return buffered_because("the path now leads to another file");
@@ -373,69 +390,4 @@ impl Drop for FileStore {
             ownership.release(self.tail.as_ref().unwrap_or(&self.main));
         }
     }
-}
-
-fn open_with(path: &Path, options: &OpenOptions, flags: i32) -> io::Result<File> {
-    fs::OpenOptions::new().read(true).write(!options.read_only).custom_flags(flags).open(path)
-}
-
-fn is_same_file(one: &File, other: &File) -> bool {
-    let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino(), found.rdev()));
-    identity(one).is_ok_and(|one| identity(other).is_ok_and(|other| one == other))
-}
-
-/// Returns the identity of a file or device. A file system gives the inode number of a removed file
-/// to another. The file's handle (or else its generation number) tells the two apart.
-fn identity_of(file: &File, (device, inode): Numbers, is_device: bool) -> Identity {
-    let (kind, rest) = match (is_device, sys::handle(file), sys::generation(file)) {
-        (true, ..) => (b'd', Vec::new()),
-        (false, Some(handle), _) => (b'h', handle),
-        (false, None, Some(generation)) => (b'g', [&inode.to_le_bytes()[..], &generation].concat()),
-        (false, None, None) => (b'i', inode.to_le_bytes().to_vec()),
-    };
-    Identity::from_bytes(&[&[kind], &device.to_le_bytes()[..], &rest].concat())
-}
-
-fn check_kind(path: &Path, metadata: &fs::Metadata) -> Result<(), OpenError> {
-    let (kind, path) = (metadata.file_type(), path.to_owned());
-    match kind.is_file() || kind.is_block_device() {
-        true => Ok(()),
-        false if kind.is_dir() => Err(OpenError::IsDirectory { path }),
-        false => Err(OpenError::NotAFileOrDevice { path }),
-    }
-}
-
-/// Refuses a device that is set read-only. It could be opened for writing, but would refuse each
-/// write.
-fn check_writable(path: &Path, file: &File, is_device: bool) -> Result<(), OpenError> {
-    let step = "cannot read whether the device is read-only (BLKROGET)";
-    match is_device && sys::device_is_read_only(file).map_err(|e| refusal(path, step, e))? {
-        true => Err(OpenError::ReadOnlyDevice { path: path.to_owned() }),
-        false => Ok(()),
-    }
-}
-
-fn refusal(path: &Path, step: &'static str, source: io::Error) -> OpenError {
-    let path = path.to_owned();
-    match source.kind() {
-        io::ErrorKind::NotFound => OpenError::NotFound { path },
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            OpenError::Permission { path, source }
-        }
-        _ => OpenError::Io { path, step, source },
-    }
-}
-
-/// Returns the smallest block that a direct read accepts, in bytes, for kernels that do not report
-/// it. A file too short to try 512 gets 4096, which every file system with direct I/O accepts.
-fn probe_block_bytes(direct: &File, len_bytes: u64) -> Option<u32> {
-    let memory = AlignedBytes::new(BLOCK_BYTES_MAX as usize);
-    let reads = |bytes: usize, offset| {
-        let piece = IoBuffer { len: bytes, ..memory.io_buffer() };
-        sys::read_at(direct, &[piece], offset).is_ok()
-    };
-    if len_bytes >= 1024 && reads(512, 512) {
-        return Some(512);
-    }
-    reads(BLOCK_BYTES_MAX as usize, 0).then_some(BLOCK_BYTES_MAX)
 }

@@ -7,6 +7,7 @@ mod backends;
 mod devices;
 mod fixture;
 mod lengths;
+mod opening;
 mod ownership;
 mod rings;
 mod simulated;

@@ -9,7 +9,8 @@ use octavo_disk::{OpenError, OpenOptions, Store};
 
 use crate::fixture::*;
 
-const READ_ONLY: OpenOptions = OpenOptions { read_only: true, direct: true, lock: true };
+const READ_ONLY: OpenOptions =
+    OpenOptions { read_only: true, direct: true, lock: true, create_len_bytes: None };
 
 #[test]
 fn a_second_opening_in_this_process_is_refused_and_names_both_paths() {
