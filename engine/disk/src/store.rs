@@ -315,11 +315,11 @@ impl Store {
         }
     }
 
-    /// Asks the file or device how long it is now, which may differ from
+    /// Asks the file, device or back end how long it is now, which may differ from
     /// [`len_bytes`](Store::len_bytes), because other programs change it too. Changes nothing.
     ///
     /// # Errors
-    /// The system did not tell the length.
+    /// The system or the back end did not tell the length, or it exceeds 2^63 - 1.
     ///
     /// # Examples
     /// ```
@@ -330,7 +330,7 @@ impl Store {
     pub fn present_len_bytes(&self) -> Result<u64, IoError> {
         match self.kind() {
             Kind::File(file) => file.present_len_bytes(self.name()),
-            Kind::Memory(_) | Kind::Sim(_) => Ok(self.len_bytes()),
+            Kind::Target(target) => target.present_len_bytes(),
         }
     }
 

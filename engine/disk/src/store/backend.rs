@@ -40,22 +40,32 @@ impl BackendStore {
         Ok(BackendStore { carrier, read_only, identity })
     }
 
-    /// Calls `change` with no I/O in flight, and publishes the length that it returns. Its error
-    /// becomes one of this store and `op`.
+    /// Calls `change` with no I/O in flight, and publishes the length that it returns.
     fn alone(&self, op: Op, change: impl FnOnce() -> io::Result<u64>) -> Result<u64, IoError> {
+        // In a child of `fork` the gate must not be touched (B6).
+        let _closed = match self.carrier.is_of_this_process() {
+            // L3.
+            true => Some(self.carrier.gate.close()),
+            false => None,
+        };
+        let len_bytes = self.length(op, change)?;
+        self.carrier.publish_len_bytes(len_bytes);
+        Ok(len_bytes)
+    }
+
+    /// Returns a length that `tell` gets from the back end. Its error becomes one of this store and
+    /// `op`.
+    fn length(&self, op: Op, tell: impl FnOnce() -> io::Result<u64>) -> Result<u64, IoError> {
         let carrier = &self.carrier;
         let failed = |errno, reason| IoError::new(&carrier.name, op, 0, 0, errno, reason);
         if !carrier.is_of_this_process() {
             return Err(failed(libc::EIO, Some(FORKED)));
         }
-        // L3.
-        let _closed = carrier.gate.close();
-        let len_bytes = change().map_err(|error| {
+        let len_bytes = tell().map_err(|error| {
             let (errno, reason) = errno_and_reason(&error);
             failed(errno, reason)
         })?;
         check_len(len_bytes).map_err(|reason| failed(libc::EFBIG, Some(reason.into())))?;
-        carrier.publish_len_bytes(len_bytes);
         Ok(len_bytes)
     }
 }
@@ -88,6 +98,10 @@ impl Target for BackendStore {
             false => self.carrier.backend().set_len_bytes(len_bytes).map(|()| len_bytes),
         };
         self.alone(Op::Write, change).map(drop)
+    }
+
+    fn present_len_bytes(&self) -> Result<u64, IoError> {
+        self.length(Op::Read, || self.carrier.backend().len_bytes())
     }
 
     fn adopt_len_bytes(&self) -> Result<u64, IoError> {

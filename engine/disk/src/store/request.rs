@@ -108,8 +108,9 @@ use crate::sync::{Arc, AtomicU64, Ordering, thread_local};
 /// ```
 pub trait Backend: Send + Sync + 'static {
     /// Returns the length in bytes that the back end has now, at most 2^63 - 1. Asked when the
-    /// store is created, and by [`Store::adopt_len_bytes`](crate::Store::adopt_len_bytes). Blocks
-    /// that call, and all I/O of the store meanwhile.
+    /// store is created, by [`Store::present_len_bytes`](crate::Store::present_len_bytes), and by
+    /// [`Store::adopt_len_bytes`](crate::Store::adopt_len_bytes), which holds off all I/O of the
+    /// store meanwhile.
     ///
     /// # Errors
     /// Any error that keeps the back end from telling.

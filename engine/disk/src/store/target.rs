@@ -30,6 +30,11 @@ pub(crate) trait Target: Send + Sync {
     /// Changes the length, with no I/O in flight.
     fn set_len_bytes(&self, len_bytes: u64) -> Result<(), IoError>;
 
+    /// Asks what is behind the store how long it is.
+    fn present_len_bytes(&self) -> Result<u64, IoError> {
+        Ok(self.len_bytes())
+    }
+
     /// Makes the present length of what is behind the store its length, with no I/O in flight.
     fn adopt_len_bytes(&self) -> Result<u64, IoError> {
         Ok(self.len_bytes())
