@@ -74,6 +74,11 @@ pub const QUICK: &[&[&Step]] = &[&[&FMT], &[&TIDY], &[&LAYERS], &[&DEPENDENCIES]
 pub const LONG: &[&Step] = &[
     &Step { name: "deny", purpose: "no dependency has a security advisory (cargo-deny, network)", run: deny },
     &Step {
+        name: "publish",
+        purpose: "the engine's crates can be published (packages and builds each of them, network)",
+        run: publish,
+    },
+    &Step {
         name: "resident",
         purpose: "memory_max bounds the process through 100,000 connections and 40,000 threads (minutes)",
         run: resident,
@@ -119,6 +124,23 @@ fn deny(root: &Path) -> Outcome {
         return Outcome::Failed("cargo-deny is missing: `cargo install --locked cargo-deny`".into());
     }
     cargo(root, &["deny", "check", "advisories"], &[])
+}
+
+/// Packages the crates that a program needs to embed the engine, and builds the packages.
+fn publish(root: &Path) -> Outcome {
+    const CRATES: [&str; 7] = [
+        "octavo-random",
+        "octavo-table",
+        "octavo-recording",
+        "octavo-share",
+        "octavo-disk",
+        "octavo-message",
+        "octavo",
+    ];
+    let packages = CRATES.iter().flat_map(|name| ["-p", name]);
+    let words: Vec<&str> =
+        ["publish", "--dry-run", "--locked", "--allow-dirty"].into_iter().chain(packages).collect();
+    cargo(root, &words, &[])
 }
 
 fn clippy(root: &Path) -> Outcome {
