@@ -30,13 +30,30 @@ use crate::store::memory::MemoryStore;
 use crate::store::open::OpenOptions;
 use crate::store::request::Backend;
 use crate::store::target::Target;
-use crate::sync::Arc;
+use crate::sync::{Arc, Weak};
 
 /// A range of bytes that I/O can go to: a file, a block device, memory, a file of a [`SimDisk`], or
 /// a [`Backend`] of yours. Cheap to clone. The store closes with its last handle, and every I/O in
 /// flight on a file, a device or a back end holds one.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
+
+/// A reference to a [`Store`] that does not keep it open.
+#[derive(Clone)]
+pub struct WeakStore(Weak<Inner>);
+
+impl WeakStore {
+    /// Returns a handle of the store, or None if the store was closed.
+    pub fn upgrade(&self) -> Option<Store> {
+        self.0.upgrade().map(Store)
+    }
+}
+
+impl fmt::Debug for WeakStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WeakStore").field(&self.upgrade()).finish()
+    }
+}
 
 struct Inner {
     /// Never reused, so that rings can tell a store from a later one.
@@ -151,6 +168,20 @@ impl Store {
             taken_as: std::sync::Mutex::new(None),
             noticed: std::sync::Mutex::default(),
         }))
+    }
+
+    /// Returns a reference that does not keep the store open.
+    ///
+    /// # Examples
+    /// ```
+    /// let store = octavo_disk::Store::memory("scratch", 4096);
+    /// let weak = store.downgrade();
+    /// assert!(weak.upgrade().is_some());
+    /// drop(store);
+    /// assert!(weak.upgrade().is_none());
+    /// ```
+    pub fn downgrade(&self) -> WeakStore {
+        WeakStore(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn kind(&self) -> &Kind {

@@ -12,7 +12,7 @@ pub(crate) use imp::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use imp::{Condvar, Mutex, MutexGuard};
 #[cfg(shuttle)]
 pub(crate) use shuttle::thread_local;
-pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::{Arc, Weak};
 #[cfg(not(shuttle))]
 pub(crate) use std::thread_local;
 

@@ -29,6 +29,7 @@
 //! During the store's own writes, a watch misses a writer on another machine, and a writer that
 //! keeps the file open.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::mem::MaybeUninit;
@@ -40,7 +41,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use crate::io::Channel;
 use crate::store::change::Change;
 use crate::store::file::FileStore;
-use crate::store::{Kind, Store};
+use crate::store::{Kind, Store, WeakStore};
 
 /// After a change of content is reported, further ones are not reported until this many looks in a
 /// row have found none. A program that writes for an hour is therefore reported once.
@@ -50,15 +51,19 @@ const CALM_LOOKS: u32 = 20;
 /// merges equal events.
 const EVENTS_MAX: usize = 1 << 16;
 
-/// A watch over a number of stores. Keeps them open.
+/// A watch over a number of stores. Does not keep them open, and forgets those that were closed.
 ///
 /// ```
 /// use octavo_disk::{Store, Watch};
-/// let mut watch = Watch::new([Store::memory("scratch", 4096)]);
+/// let store = Store::memory("scratch", 4096);
+/// let mut watch = Watch::new();
+/// watch.add(&store);
 /// assert_eq!(watch.look(), []);
 /// ```
 pub struct Watch {
-    stores: Vec<Watched>,
+    /// By the numbers that `add` returned.
+    stores: BTreeMap<usize, Watched>,
+    next: usize,
     /// None if the kernel offers no inotify: then W5 is not applied.
     inotify: Option<OwnedFd>,
 }
@@ -70,7 +75,7 @@ impl std::fmt::Debug for Watch {
 }
 
 struct Watched {
-    store: Store,
+    store: WeakStore,
     /// The descriptor of the store's inotify watch.
     inotify_watch: Option<i32>,
     path: Path,
@@ -96,9 +101,9 @@ enum Path {
 }
 
 impl Watch {
-    /// Starts watching the stores that are files or devices, and takes their present state as the
-    /// baseline.
-    pub fn new(stores: impl IntoIterator<Item = Store>) -> Watch {
+    /// Creates a watch over no store.
+    #[expect(clippy::new_without_default, reason = "it makes a system call")]
+    pub fn new() -> Watch {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(|error| {
                 log::debug!(
@@ -107,31 +112,61 @@ impl Watch {
                 );
             })
             .ok();
-        let watched = stores.into_iter().map(|store| Watched::new(store, inotify.as_ref()));
-        Watch { stores: watched.collect(), inotify }
+        Watch { stores: BTreeMap::new(), next: 0, inotify }
     }
 
-    /// Returns what other programs have changed since the last look, each change with the index of
-    /// its store in the order of `new`. [`Store::noticed`] returns the number of alarming changes
-    /// and the latest change. Blocks as long as `stat` does.
+    /// Starts watching a store if it is a file or a device, and takes its present state as the
+    /// baseline. Returns the number by which [`look`](Watch::look) refers to it.
+    pub fn add(&mut self, store: &Store) -> usize {
+        let number = self.next;
+        self.next += 1;
+        self.stores.insert(number, Watched::new(store, self.inotify.as_ref()));
+        number
+    }
+
+    /// Returns whether all stores were closed.
+    pub fn is_empty(&self) -> bool {
+        self.stores.values().all(|watched| watched.store.upgrade().is_none())
+    }
+
+    /// Returns what other programs have changed since the last look, each change with the number of
+    /// its store. [`Store::noticed`] returns the number of alarming changes and the latest change.
+    /// Blocks as long as `stat` does.
     pub fn look(&mut self) -> Vec<(usize, Change)> {
         let closed = self.inotify.as_ref().map_or_else(Vec::new, take_closes);
         let mut changes = Vec::new();
-        for (number, watched) in self.stores.iter_mut().enumerate() {
+        self.forget_closed();
+        for (number, watched) in &mut self.stores {
             let was_closed = watched.inotify_watch.is_some_and(|watch| closed.contains(&watch));
-            for change in watched.look(was_closed) {
-                watched.store.notice(&change);
-                changes.push((number, change));
+            let Some(store) = watched.store.upgrade() else { continue };
+            for change in watched.look(&store, was_closed) {
+                store.notice(&change);
+                changes.push((*number, change));
             }
         }
         changes
+    }
+
+    /// Forgets the stores that were closed. Two stores of one file share its inotify watch, which
+    /// ends with the last of them.
+    fn forget_closed(&mut self) {
+        let gone = self.stores.extract_if(.., |_, watched| watched.store.upgrade().is_none());
+        let gone: Vec<i32> = gone.filter_map(|(_, watched)| watched.inotify_watch).collect();
+        for watch in gone {
+            let is_shared = self.stores.values().any(|watched| watched.inotify_watch == Some(watch));
+            if let (Some(inotify), false) = (&self.inotify, is_shared) {
+                // Fails if the file was deleted, which has ended the watch.
+                let _ = inotify::remove_watch(inotify, watch);
+            }
+        }
     }
 }
 
 impl Watched {
     /// Takes the first look, which compares nothing.
-    fn new(store: Store, inotify: Option<&OwnedFd>) -> Watched {
+    fn new(store: &Store, inotify: Option<&OwnedFd>) -> Watched {
         let mut watched = Watched {
+            store: store.downgrade(),
             inotify_watch: None,
             path: Path::Here,
             length_matches: true,
@@ -141,11 +176,10 @@ impl Watched {
             modified: None,
             is_settled: false,
             calm_looks_left: 0,
-            store,
         };
-        let Kind::File(file) = watched.store.kind() else { return watched };
+        let Kind::File(file) = store.kind() else { return watched };
         let descriptor = file.descriptor(Channel::Tail);
-        let log = |error: &io::Error| log::debug!("{}: no inotify watch ({error})", watched.store.name());
+        let log = |error: &io::Error| log::debug!("{}: no inotify watch ({error})", store.name());
         watched.inotify_watch =
             inotify.and_then(|inotify| watch_closes(inotify, descriptor).inspect_err(log).ok());
         (watched.ended, watched.is_settled) = (file.ended(), file.begun() == 0);
@@ -153,9 +187,9 @@ impl Watched {
         watched
     }
 
-    fn look(&mut self, was_closed: bool) -> Vec<Change> {
+    fn look(&mut self, store: &Store, was_closed: bool) -> Vec<Change> {
         let mut changes = Vec::new();
-        let Kind::File(file) = self.store.kind() else { return changes };
+        let Kind::File(file) = store.kind() else { return changes };
         // W3: read before the `stat`.
         let ended = file.ended();
         // W2.

@@ -4,7 +4,7 @@ use crate::address::Address;
 use std::fmt;
 use std::str::FromStr;
 
-/// The reason why a server did not start.
+/// The reason why a server did not start, or did not change its exports.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,6 +29,13 @@ pub enum Error {
         /// What is wrong with the export.
         reason: String,
     },
+    /// Clients use the export.
+    InUse {
+        /// The export's name.
+        name: String,
+        /// The clients, by their numbers and addresses.
+        clients: Vec<String>,
+    },
     /// The server cannot work with these limits.
     Limits {
         /// The first wrong limit, and the bound that it breaks.
@@ -42,6 +49,9 @@ impl fmt::Display for Error {
             Error::Address { address, reason } => write!(f, "address {address:?}: {reason}"),
             Error::Listen { address, source } => write!(f, "cannot listen at {address}: {source}"),
             Error::Export { name, reason } => write!(f, "export {name:?}: {reason}"),
+            Error::InUse { name, clients } => {
+                write!(f, "export {name:?} is in use by {}", clients.join(", "))
+            }
             Error::Limits { reason } => write!(f, "limits: {reason}"),
         }
     }

@@ -1,14 +1,24 @@
-//! [`Export`]: an object that the server offers, and the counts of its requests.
+//! [`Export`]: an object that the server offers, and the counts of its requests. Exports come and
+//! go while the server runs (X1 to X3).
 //!
 //! Each connection counts in cache lines of its own, which only its thread writes ([`Counts`]). A
 //! reader adds up the counts of all connections. Counting a request therefore takes no locked
 //! instruction, and no connection waits for the cache lines of another.
+//!
+//! How an export leaves:
+//!
+//! - **X1** A connection begins its *visit* of an export before the client learns that it may use
+//!   the export. The visit ends when the connection has no operation in the engine.
+//! - **X2** Retiring an export and beginning a visit take the same lock. Once an export is retired,
+//!   no visit begins, so the number of visits only falls. At zero, no client uses the object.
+//! - **X3** A retired export keeps its name and its place, until it is removed or offered again.
 
+use crate::connection::Connection;
 use crate::error::Error;
 use crate::limits::NAME_MAX_BYTES;
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// An object that clients can open by name.
 pub struct Export {
@@ -146,14 +156,18 @@ fn add(count: &AtomicU64, more: u64) {
 pub(crate) struct Served {
     pub export: Export,
     visitors: Mutex<Visitors>,
+    /// Notified when a visit ends.
+    left: Condvar,
 }
 
 /// The connections of an export.
 #[derive(Default)]
 struct Visitors {
-    live: Vec<Arc<Counts>>,
+    live: Vec<(Arc<Counts>, Arc<Connection>)>,
     /// The sums of the connections that have ended.
     ended: ExportStat,
+    /// No visit begins any more (X2).
+    is_retired: bool,
 }
 
 impl Served {
@@ -161,27 +175,85 @@ impl Served {
         self.export.read_only || self.export.object.read_only()
     }
 
-    /// Registers a connection, with counts of its own, until the visit is dropped.
-    pub fn visit(self: &Arc<Self>) -> Visit {
+    /// Registers a connection, with counts of its own, until the visit is dropped (X1). None if the
+    /// export is retired.
+    pub fn visit(self: &Arc<Self>, connection: &Arc<Connection>) -> Option<Visit> {
+        let mut visitors = self.visitors();
+        if visitors.is_retired {
+            return None;
+        }
         let counts = Arc::<Counts>::default();
-        self.visitors().live.push(counts.clone());
-        Visit { served: self.clone(), counts }
+        visitors.live.push((counts.clone(), connection.clone()));
+        Some(Visit { served: self.clone(), counts })
+    }
+
+    /// Retires the export (X2). If it has clients, fails with their names; with `disconnect`, stops
+    /// their connections instead, whether or not it was retired before.
+    pub fn retire(&self, disconnect: bool) -> Result<(), Error> {
+        let mut visitors = self.visitors();
+        if visitors.is_retired {
+            let reason = "it is being removed already".into();
+            return Err(Error::Export { name: self.export.name.clone(), reason });
+        }
+        if !visitors.live.is_empty() && !disconnect {
+            return Err(self.in_use(&visitors));
+        }
+        visitors.is_retired = true;
+        visitors.live.iter().for_each(|(_, connection)| connection.stop());
+        Ok(())
+    }
+
+    /// Offers the export again (X3).
+    pub fn offer(&self) {
+        self.visitors().is_retired = false;
+    }
+
+    pub fn is_offered(&self) -> bool {
+        !self.visitors().is_retired
+    }
+
+    /// Waits until no connection is left, or `time` has passed. The error names the connections
+    /// that are left.
+    pub fn wait_until_left(&self, time: Duration) -> Result<(), Error> {
+        let until = Instant::now() + time;
+        let mut visitors = self.visitors();
+        while !visitors.live.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.in_use(&visitors));
+            }
+            let waited = self.left.wait_timeout(visitors, left);
+            visitors = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    /// Cuts the connections: their clients get no more replies.
+    pub fn cut(&self) {
+        for (_, connection) in &self.visitors().live {
+            connection.socket.shutdown(rustix::net::Shutdown::Both);
+        }
     }
 
     pub fn stat(&self) -> ExportStat {
         let visitors = self.visitors();
         let connections = visitors.live.len() as u64;
         let mut stat = ExportStat { name: self.export.name.clone(), connections, ..visitors.ended.clone() };
-        visitors.live.iter().for_each(|counts| stat.add(counts));
+        visitors.live.iter().for_each(|(counts, _)| stat.add(counts));
         stat
     }
 
+    fn in_use(&self, visitors: &Visitors) -> Error {
+        let clients = visitors.live.iter().map(|(_, connection)| connection.who.clone()).collect();
+        Error::InUse { name: self.export.name.clone(), clients }
+    }
+
     fn visitors(&self) -> MutexGuard<'_, Visitors> {
-        self.visitors.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.visitors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection in transmission.
+/// A connection that has chosen an export.
 pub(crate) struct Visit {
     pub served: Arc<Served>,
     pub counts: Arc<Counts>,
@@ -190,42 +262,56 @@ pub(crate) struct Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         let mut visitors = self.served.visitors();
-        visitors.live.retain(|counts| !Arc::ptr_eq(counts, &self.counts));
+        visitors.live.retain(|(counts, _)| !Arc::ptr_eq(counts, &self.counts));
         visitors.ended.add(&self.counts);
         // Its unanswered requests are no longer in flight.
         visitors.ended.in_flight = 0;
+        drop(visitors);
+        self.served.left.notify_all();
     }
 }
 
-/// All exports of a server, the default one first.
-pub(crate) struct Exports(Vec<Arc<Served>>);
+/// All exports of a server, in the order in which they were added.
+#[derive(Default)]
+pub(crate) struct Exports(Mutex<Vec<Arc<Served>>>);
 
 impl Exports {
-    pub fn new(exports: Vec<Export>) -> Result<Exports, Error> {
-        let wrong = |name: &str, reason: &str| Error::Export { name: name.into(), reason: reason.into() };
-        let mut names = HashSet::new();
-        for export in &exports {
-            if export.name.len() > NAME_MAX_BYTES || export.description.len() > NAME_MAX_BYTES {
-                return Err(wrong(&export.name, "its name or description is longer than 4096 bytes"));
-            }
-            if !names.insert(&export.name) {
-                return Err(wrong(&export.name, "another export has the same name"));
-            }
+    /// Adds an export at the end.
+    pub fn add(&self, export: Export) -> Result<(), Error> {
+        let wrong = |reason: &str| Error::Export { name: export.name.clone(), reason: reason.into() };
+        if export.name.len() > NAME_MAX_BYTES || export.description.len() > NAME_MAX_BYTES {
+            return Err(wrong("its name or description is longer than 4096 bytes"));
         }
-        if exports.is_empty() {
-            return Err(wrong("", "there is nothing to serve; name at least one export"));
+        let mut all = self.lock();
+        if all.iter().any(|served| served.export.name == export.name) {
+            return Err(wrong("another export has the same name"));
         }
-        let served = |export| Arc::new(Served { export, visitors: Mutex::default() });
-        Ok(Exports(exports.into_iter().map(served).collect()))
+        all.push(Arc::new(Served { export, visitors: Mutex::default(), left: Condvar::new() }));
+        Ok(())
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Served>> {
-        self.0.iter()
+    pub fn remove(&self, served: &Arc<Served>) {
+        self.lock().retain(|other| !Arc::ptr_eq(other, served));
     }
 
-    /// Returns the export of this name. The first one also has the empty name.
-    pub fn find(&self, name: &[u8]) -> Option<&Arc<Served>> {
-        let named = self.iter().find(|served| served.export.name.as_bytes() == name);
-        named.or_else(|| self.0.first().filter(|_| name.is_empty()))
+    /// Returns all exports, retired ones too.
+    pub fn all(&self) -> Vec<Arc<Served>> {
+        self.lock().clone()
+    }
+
+    /// Returns the exports that clients can choose.
+    pub fn offered(&self) -> Vec<Arc<Served>> {
+        self.lock().iter().filter(|served| served.is_offered()).cloned().collect()
+    }
+
+    /// Returns the offered export of this name. The first one also has the empty name.
+    pub fn find(&self, name: &[u8]) -> Option<Arc<Served>> {
+        let offered = self.offered();
+        let named = offered.iter().find(|served| served.export.name.as_bytes() == name);
+        named.or_else(|| offered.first().filter(|_| name.is_empty())).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Served>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

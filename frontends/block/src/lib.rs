@@ -8,7 +8,8 @@
 //! | `nbd/` | the NBD protocol: bytes become requests, events become bytes |
 //! | `executor` | requests become batches for the cache, completions become events (E1 to E3) |
 //! | `buffers` | the memory of a connection: a reserve, and loans from the cache |
-//! | `export` | the served objects, and the counts of their requests |
+//! | `export` | the served objects, which come and go, and the counts of their requests |
+//! | `connection` | what a server shares with the thread of a connection (S1, S2) |
 //! | `socket`, `spin` | listeners and sockets; a short busy wait before a sleep |
 //! | `request`, `limits`, `journal` | neutral requests and events; limits for clients; the log |
 //! | `error`, `address` | the errors of this crate; the addresses of listeners |
@@ -36,6 +37,7 @@
 
 mod address;
 mod buffers;
+mod connection;
 mod error;
 mod executor;
 mod export;
@@ -51,5 +53,5 @@ pub use address::Address;
 pub use error::Error;
 pub use export::{Export, ExportStat, Kind};
 pub use limits::Limits;
-pub use server::{Server, Traffic};
+pub use server::{Retired, Server, Traffic};
 pub use socket::SocketPath;

@@ -6,18 +6,18 @@
 
 use crate::address::Address;
 use crate::buffers::Loans;
+use crate::connection::Connection;
 use crate::error::Error;
-use crate::export::{Export, ExportStat, Exports};
+use crate::export::{Export, ExportStat, Exports, Served};
 use crate::journal::Journal;
 use crate::limits::Limits;
-use crate::nbd::connection::Connection;
 use crate::nbd::{self, Memory};
 use crate::socket::{Listener, Socket};
 use octavo::Cache;
 use rustix::net::Shutdown;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ const LAST_GRACE: Duration = Duration::from_secs(1);
 /// A running server. Dropping it is a [`shutdown`](Server::shutdown) without grace.
 pub struct Server {
     shared: Arc<Shared>,
-    acceptors: Vec<(Arc<Listener>, JoinHandle<()>)>,
+    acceptors: Mutex<Vec<(Arc<Listener>, JoinHandle<()>)>>,
 }
 
 struct Shared {
@@ -44,7 +44,7 @@ struct Shared {
     exports: Exports,
     limits: Limits,
     journal: Journal,
-    stopping: Arc<AtomicBool>,
+    stopping: AtomicBool,
     connections: Mutex<Connections>,
     /// Notified when a connection has ended.
     ended: Condvar,
@@ -57,21 +57,29 @@ struct Connections {
 }
 
 impl Server {
-    /// Starts a server that serves the exports at all addresses. If this fails, the server listens
-    /// at none of them. If the cache has memory for fewer clients than `connections_max`, that
-    /// limit is lowered, with a line in the log.
+    /// Starts a server that serves the exports at all addresses: [`new`](Server::new),
+    /// [`add`](Server::add) and [`listen`](Server::listen).
     ///
     /// # Errors
-    /// - [`Error::Limits`]: the server cannot work with these limits.
-    /// - [`Error::Export`]: there is no export, or a name is too long or not unique.
-    /// - [`Error::Address`]: the address is remote, and `tcp_remote` is false.
-    /// - [`Error::Listen`]: the system refused to listen.
+    /// Those of the three calls.
     pub fn start(
         cache: Cache,
         exports: Vec<Export>,
         listen: &[Address],
         limits: Limits,
     ) -> Result<Server, Error> {
+        let server = Server::new(cache, limits)?;
+        exports.into_iter().try_for_each(|export| server.add(export))?;
+        server.listen(listen)?;
+        Ok(server)
+    }
+
+    /// Creates a server without exports that listens nowhere yet. If the cache has memory for fewer
+    /// clients than `connections_max`, that limit is lowered, with a line in the log.
+    ///
+    /// # Errors
+    /// [`Error::Limits`]: the server cannot work with these limits.
+    pub fn new(cache: Cache, limits: Limits) -> Result<Server, Error> {
         limits.validate()?;
         let mut limits = limits;
         let room = limits.room(&cache).max(1);
@@ -83,9 +91,29 @@ impl Server {
             limits.connections_max = room;
         }
         let loans = Loans::new(limits.lendable_bytes(&cache, limits.connections_max));
-        let exports = Exports::new(exports)?;
+        let shared = Arc::new(Shared {
+            cache,
+            loans,
+            exports: Exports::default(),
+            limits,
+            journal: Journal::default(),
+            stopping: AtomicBool::new(false),
+            connections: Mutex::default(),
+            ended: Condvar::new(),
+        });
+        Ok(Server { shared, acceptors: Mutex::default() })
+    }
+
+    /// Listens at all these addresses. If this fails, the server must be dropped: it may listen at
+    /// some of them until then.
+    ///
+    /// # Errors
+    /// - [`Error::Address`]: the address is remote, and `tcp_remote` is false.
+    /// - [`Error::Listen`]: the system refused to listen.
+    pub fn listen(&self, addresses: &[Address]) -> Result<(), Error> {
+        let limits = &self.shared.limits;
         let mut listeners = Vec::new();
-        for address in listen {
+        for address in addresses {
             if matches!(address, Address::Tcp(tcp) if !tcp.ip().is_loopback() && !limits.tcp_remote) {
                 let reason =
                     "it is not a loopback address, and remote clients are not allowed (tcp_remote)".into();
@@ -93,33 +121,26 @@ impl Server {
             }
             listeners.push(Arc::new(Listener::bind(address, limits.unix_mode)?));
         }
-        let shared = Arc::new(Shared {
-            cache,
-            loans,
-            exports,
-            limits,
-            journal: Journal::default(),
-            stopping: Arc::default(),
-            connections: Mutex::default(),
-            ended: Condvar::new(),
-        });
-        let mut server = Server { shared: shared.clone(), acceptors: Vec::new() };
         for listener in listeners {
-            let accepting = (shared.clone(), listener.clone());
+            let accepting = (self.shared.clone(), listener.clone());
             let thread = thread::Builder::new()
                 .name("octavo-accept".into())
                 .stack_size(STACK_BYTES)
                 .spawn(move || accepting.0.accept(&accepting.1))
                 .map_err(|source| Error::Listen { address: listener.address.clone(), source })?;
             log::info!("nbd: listening at {}", listener.address);
-            server.acceptors.push((listener, thread));
+            self.acceptors().push((listener, thread));
         }
-        Ok(server)
+        Ok(())
     }
 
     /// Returns the addresses at which the server listens, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<Address> {
-        self.acceptors.iter().map(|(listener, _)| listener.address.clone()).collect()
+        self.acceptors().iter().map(|(listener, _)| listener.address.clone()).collect()
+    }
+
+    fn acceptors(&self) -> MutexGuard<'_, Vec<(Arc<Listener>, JoinHandle<()>)>> {
+        self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a handle to the counts, which outlives the server.
@@ -127,26 +148,52 @@ impl Server {
         Traffic(self.shared.clone())
     }
 
+    /// Adds an export, after the others. Clients find it at once.
+    ///
+    /// # Errors
+    /// [`Error::Export`]: its name is too long or not unique.
+    pub fn add(&self, export: Export) -> Result<(), Error> {
+        self.shared.exports.add(export)
+    }
+
+    /// Retires an export: clients no longer find it. When this returns, no client uses the object.
+    ///
+    /// If the export has clients, the call fails and changes nothing. With `disconnect`, it stops
+    /// them instead, as a [`shutdown`](Server::shutdown) does: it answers new requests with
+    /// `ESHUTDOWN`, completes the requests in flight, and closes each connection when it has none.
+    /// After this time it closes the remaining connections.
+    ///
+    /// # Errors
+    /// - [`Error::Export`]: no export has this name, or it is retired already.
+    /// - [`Error::InUse`]: the export has clients, or requests of clients still wait for I/O of the
+    ///   store although they were disconnected. The export is offered as before.
+    pub fn retire(&self, name: &str, disconnect: Option<Duration>) -> Result<Retired, Error> {
+        let found = self.shared.exports.all().into_iter().find(|served| served.export.name == name);
+        let served = found
+            .ok_or_else(|| Error::Export { name: name.into(), reason: "there is no such export".into() })?;
+        served.retire(disconnect.is_some())?;
+        // Its drop offers the export again.
+        let retired = Retired { shared: self.shared.clone(), served, is_removed: false };
+        if retired.served.wait_until_left(disconnect.unwrap_or_default()).is_err() {
+            retired.served.cut();
+            retired.served.wait_until_left(LAST_GRACE)?;
+        }
+        Ok(retired)
+    }
+
     /// Stops the server: it accepts no more clients, answers new requests with `ESHUTDOWN`,
     /// completes the requests in flight, and closes each connection when it has none. After `grace`
     /// it closes the remaining connections.
-    pub fn shutdown(mut self, grace: Duration) {
-        self.stop(grace);
-    }
-
-    fn stop(&mut self, grace: Duration) {
-        self.shared.stopping.store(true, SeqCst); // S1
-        for (listener, thread) in self.acceptors.drain(..) {
+    pub fn shutdown(&self, grace: Duration) {
+        self.shared.stopping.store(true, SeqCst);
+        let acceptors = std::mem::take(&mut *self.acceptors());
+        for (listener, thread) in acceptors {
             match listener.close() {
                 Ok(()) => drop(thread.join()),
                 Err(error) => log::warn!("nbd: {}: cannot close the listener: {error}", listener.address),
             }
         }
-        // A thread that waits for its client sees the end of the stream. A busy thread sees
-        // `stopping`.
-        for connection in self.shared.connections().live.values().filter(|connection| !connection.busy()) {
-            connection.socket.shutdown(Shutdown::Read);
-        }
+        self.shared.connections().live.values().for_each(|connection| connection.stop());
         self.shared.wait_until_empty(grace);
         for connection in self.shared.connections().live.values() {
             connection.socket.shutdown(Shutdown::Both);
@@ -156,6 +203,35 @@ impl Server {
             left => log::warn!(
                 "nbd: {left} connections still wait for I/O of their store; each ends when its I/O completes"
             ),
+        }
+    }
+}
+
+/// An export that clients no longer find, and that none of them uses. Dropping it offers the export
+/// again.
+pub struct Retired {
+    shared: Arc<Shared>,
+    served: Arc<Served>,
+    is_removed: bool,
+}
+
+impl Retired {
+    /// Returns the export's object.
+    pub fn object(&self) -> &octavo::Object {
+        &self.served.export.object
+    }
+
+    /// Removes the export from its server. Another export may then have its name.
+    pub fn remove(mut self) {
+        self.shared.exports.remove(&self.served);
+        self.is_removed = true;
+    }
+}
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        if !self.is_removed {
+            self.served.offer();
         }
     }
 }
@@ -172,14 +248,14 @@ impl Traffic {
 
     /// Returns the counts of every export, in the order of the exports.
     pub fn exports(&self) -> Vec<ExportStat> {
-        self.0.exports.iter().map(|served| served.stat()).collect()
+        self.0.exports.all().iter().map(|served| served.stat()).collect()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.shared.stopping.load(SeqCst) {
-            self.stop(Duration::ZERO);
+            self.shutdown(Duration::ZERO);
         }
     }
 }
@@ -229,7 +305,8 @@ impl Shared {
         let mut connections = self.connections();
         connections.accepted += 1;
         let number = connections.accepted;
-        let journal = self.journal.about(format!("client {number} at {client}"));
+        let who = format!("client {number} at {client}");
+        let journal = self.journal.about(who.clone());
         if connections.live.len() >= self.limits.connections_max {
             return journal.warn(format_args!(
                 "disconnected: {} clients are connected, the most that connections_max or memory allows",
@@ -242,7 +319,7 @@ impl Shared {
         else {
             return journal.warn(format_args!("disconnected: the cache has no memory for its buffers"));
         };
-        let connection = Arc::new(Connection::new(socket, self.stopping.clone()));
+        let connection = Arc::new(Connection::new(socket, who));
         connections.live.insert(number, connection.clone());
         drop(connections);
         let presence = Presence { shared: self.clone(), number };

@@ -5,7 +5,7 @@
 
 use crate::address::Address;
 use crate::error::Error;
-use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_peercred};
 use rustix::net::{self, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -114,7 +114,11 @@ impl Listener {
                 // The system may clamp the size to its limit.
                 let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
                 stream.set_read_timeout(Some(SLEEP_MAX))?;
-                Ok((Socket(stream.into()), self.address.to_string()))
+                let mut client = self.address.to_string();
+                if let Ok(peer) = socket_peercred(&stream) {
+                    client += &format!(" (process {})", peer.pid.as_raw_nonzero());
+                }
+                Ok((Socket(stream.into()), client))
             }
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;

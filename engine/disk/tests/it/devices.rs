@@ -104,7 +104,8 @@ fn a_watch_notices_a_device_that_others_write_or_set_read_only() {
     let path = device.0.to_str().unwrap();
     let store = open(&device.0);
     let ring = &rings(4)[0];
-    let mut watch = Watch::new([store.clone()]);
+    let mut watch = Watch::new();
+    watch.add(&store);
     write(ring, &store, 0, &pattern(1, 4096));
     assert_eq!(watch.look(), []);
     run("dd", &["if=/dev/zero", &format!("of={path}"), "bs=4096", "count=1", "conv=notrunc"]).unwrap();

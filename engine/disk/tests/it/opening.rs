@@ -95,7 +95,8 @@ fn an_open_file_is_a_store_whether_it_has_a_name_or_not() {
                 let mut found = vec![0; 9000];
                 std::os::unix::fs::FileExt::read_exact_at(&seen, &mut found, 0).unwrap();
                 assert!(found == newer[..9000] && seen.metadata().unwrap().len() == 9000);
-                let mut watch = Watch::new([store.clone()]);
+                let mut watch = Watch::new();
+                watch.add(&store);
                 assert_eq!([watch.look(), watch.look()], [[], []], "the watch follows no path");
             }
         }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use octavo_disk::{Change, Noticed, Op, Store, Watch};
+use octavo_disk::{Change, Noticed, Op, OpenOptions, Store, Watch};
 
 use crate::fixture::*;
 
@@ -13,7 +13,8 @@ use crate::fixture::*;
 fn watched(directory: &Path) -> (std::path::PathBuf, Store, Watch) {
     let path = file(directory, &pattern(1, 1 << 20));
     let store = open(&path);
-    let mut watch = Watch::new([store.clone()]);
+    let mut watch = Watch::new();
+    watch.add(&store);
     assert_eq!(watch.look(), []);
     (path, store, watch)
 }
@@ -169,6 +170,32 @@ fn a_watch_does_not_report_an_adopted_length_as_restored() {
 
 #[test]
 fn a_watch_reports_nothing_of_stores_in_memory() {
-    let mut watch = Watch::new([Store::memory("m", 4096)]);
+    let store = Store::memory("m", 4096);
+    let mut watch = Watch::new();
+    watch.add(&store);
     assert_eq!(watch.look(), []);
+}
+
+/// Two exports may read the same file, which then has one inotify watch.
+#[test]
+fn a_watch_forgets_a_closed_store_and_still_watches_the_other_store_of_its_file() {
+    for directory in directories() {
+        let path = file(directory.path(), &pattern(1, 1 << 20));
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let [first, second] = [(); 2].map(|()| Store::open(&path, &options).unwrap());
+        let mut watch = Watch::new();
+        assert!(watch.is_empty());
+        assert_eq!([watch.add(&first), watch.add(&second)], [0, 1]);
+        assert_eq!(watch.look(), []);
+        drop(first);
+        overwrite(&path, b"another's");
+        assert_eq!(watch.look(), [(1, Change::Written)]);
+        drop(second);
+        assert!(watch.is_empty());
+        assert_eq!(watch.look(), []);
+        // The watch has not kept the file locked.
+        let writable = open(&path);
+        assert_eq!(watch.add(&writable), 2);
+        assert!(!watch.is_empty());
+    }
 }

@@ -4,11 +4,11 @@
 //! replies and never touches the socket. `negotiate` receives the options, one at a time, and sends
 //! the replies, all within `handshake_time`.
 
-use super::connection::{Connection, Hangup};
 use super::input::Input;
 use super::wire::{self, InfoRequest, OPTION_HEADER_BYTES, info, option, option_reply};
 use super::wire::{encode_option_reply, transmission_flag as flag};
-use crate::export::{Exports, Served};
+use crate::connection::{Connection, Hangup};
+use crate::export::{Exports, Served, Visit};
 use crate::limits::{Limits, NAME_MAX_BYTES};
 use crate::socket::Patience;
 use octavo::{Interest, Queue};
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// The result of a handshake.
 pub struct Agreement {
-    /// The export that the client chose.
-    pub served: Arc<Served>,
+    /// The client's visit to the export that it chose.
+    pub visit: Visit,
     /// The export's length, as reported to the client.
     pub len_bytes: u64,
     /// Whether the client asked for structured replies.
@@ -29,7 +29,7 @@ pub struct Agreement {
 
 /// Runs the handshake. `queue` serves only to wait for the socket.
 pub fn negotiate(
-    connection: &Connection,
+    connection: &Arc<Connection>,
     queue: &mut Queue,
     input: &mut Input,
     exports: &Exports,
@@ -41,8 +41,13 @@ pub fn negotiate(
         wire::decode_client_flags(flags)
             .ok_or(Hangup::Protocol("the client set a flag that the server did not offer"))
     })?;
-    let mut negotiation =
-        Negotiation { exports, no_zeroes, structured: false, payload_max_bytes: limits.payload_max_bytes };
+    let mut negotiation = Negotiation {
+        connection,
+        exports,
+        no_zeroes,
+        structured: false,
+        payload_max_bytes: limits.payload_max_bytes,
+    };
     for _ in 0..limits.options_max {
         let header: [u8; OPTION_HEADER_BYTES] = link.take()?;
         let (option, len_bytes) =
@@ -68,8 +73,8 @@ pub fn negotiate(
         link.send(&reply)?;
         match next {
             Next::Option => {}
-            Next::Transmission { served, len_bytes } => {
-                return Ok(Agreement { served, len_bytes, structured: negotiation.structured });
+            Next::Transmission { visit, len_bytes } => {
+                return Ok(Agreement { visit, len_bytes, structured: negotiation.structured });
             }
             Next::Hangup(hangup) => return Err(hangup),
         }
@@ -80,12 +85,13 @@ pub fn negotiate(
 /// The next step after an option.
 enum Next {
     Option,
-    Transmission { served: Arc<Served>, len_bytes: u64 },
+    Transmission { visit: Visit, len_bytes: u64 },
     Hangup(Hangup),
 }
 
 /// The state of the negotiation.
 struct Negotiation<'a> {
+    connection: &'a Arc<Connection>,
     exports: &'a Exports,
     no_zeroes: bool,
     structured: bool,
@@ -112,7 +118,7 @@ impl Negotiation<'_> {
                 refuse(reply, option, option_reply::ERR_INVALID, "the option takes no data")
             }
             option::LIST => {
-                for served in self.exports.iter() {
+                for served in self.exports.offered() {
                     let name = served.export.name.as_bytes();
                     let name_bytes = (name.len() as u32).to_be_bytes();
                     let parts = [&name_bytes, name, served.export.description.as_bytes()];
@@ -134,16 +140,18 @@ impl Negotiation<'_> {
 
     /// Answers EXPORT_NAME. The option has no error reply, so an unknown export ends the session.
     fn export_name(&self, name: &[u8], reply: &mut Vec<u8>) -> Next {
-        let Some(served) = self.exports.find(name) else {
+        let visit = self.exports.find(name).and_then(|served| served.visit(self.connection));
+        let Some(visit) = visit else {
             return Next::Hangup(Hangup::Protocol("the client asked for an export that does not exist"));
         };
+        let served = &visit.served;
         let len_bytes = served.export.object.len_bytes();
         reply.extend(len_bytes.to_be_bytes());
         reply.extend(self.flags(served).to_be_bytes());
         if !self.no_zeroes {
             reply.extend([0; 124]);
         }
-        Next::Transmission { served: served.clone(), len_bytes }
+        Next::Transmission { visit, len_bytes }
     }
 
     fn info(&self, option: u32, data: &[u8], reply: &mut Vec<u8>) -> Next {
@@ -158,8 +166,16 @@ impl Negotiation<'_> {
         if request.name.len() > NAME_MAX_BYTES {
             return refuse(reply, option, option_reply::ERR_TOO_BIG, "the name is too long");
         }
-        let Some(served) = self.exports.find(request.name) else {
-            return refuse(reply, option, option_reply::ERR_UNKNOWN, "no export of this name");
+        let unknown = |reply| refuse(reply, option, option_reply::ERR_UNKNOWN, "no export of this name");
+        let Some(served) = self.exports.find(request.name) else { return unknown(reply) };
+        // The visit begins before the reply: no export is retired between its reply and its
+        // first request.
+        let visit = match option {
+            option::GO => match served.visit(self.connection) {
+                None => return unknown(reply),
+                visit => visit,
+            },
+            _ => None,
         };
         let len_bytes = served.export.object.len_bytes();
         let mut inform = |information: u16, parts: [&[u8]; 3]| {
@@ -167,7 +183,7 @@ impl Negotiation<'_> {
             let data = [&information.to_be_bytes(), a, b, c];
             encode_option_reply(reply, option, option_reply::INFO, &data);
         };
-        inform(info::EXPORT, [&len_bytes.to_be_bytes(), &self.flags(served).to_be_bytes(), &[]]);
+        inform(info::EXPORT, [&len_bytes.to_be_bytes(), &self.flags(&served).to_be_bytes(), &[]]);
         if request.wants(info::NAME) {
             inform(info::NAME, [served.export.name.as_bytes(), &[], &[]]);
         }
@@ -181,10 +197,7 @@ impl Negotiation<'_> {
             inform(info::BLOCK_SIZE, [&min, &preferred, &max]);
         }
         encode_option_reply(reply, option, option_reply::ACK, &[]);
-        match option {
-            option::GO => Next::Transmission { served: served.clone(), len_bytes },
-            _ => Next::Option,
-        }
+        visit.map_or(Next::Option, |visit| Next::Transmission { visit, len_bytes })
     }
 
     /// Returns the transmission flags. CAN_MULTI_CONN, because all connections share one cache and

@@ -4,7 +4,6 @@
 //! and decodes messages, `handshake` negotiates an export, `transmission` serves it, `outgoing`
 //! sends the replies, `input` holds received bytes. Not here: listeners and threads (`server.rs`).
 
-pub(crate) mod connection;
 mod handshake;
 mod input;
 mod outgoing;
@@ -12,11 +11,11 @@ mod transmission;
 mod wire;
 
 use crate::buffers::{Buffers, Loans};
+use crate::connection::{Connection, Hangup};
 use crate::executor::{BATCH_READ_BYTES, Executor, REQUEST_STATE_BYTES};
 use crate::export::Exports;
 use crate::journal::Journal;
 use crate::limits::Limits;
-use connection::{Connection, Hangup};
 use input::Input;
 use octavo::{Buffer, Cache};
 use outgoing::MESSAGE_BYTES;
@@ -38,7 +37,7 @@ pub(crate) struct Memory {
 
 /// Serves one client until the connection ends, and returns the reason.
 pub(crate) fn serve(
-    connection: &Connection,
+    connection: &Arc<Connection>,
     cache: &Cache,
     memory: Memory,
     exports: &Exports,
@@ -54,8 +53,7 @@ pub(crate) fn serve(
         Ok(agreement) => agreement,
         Err(hangup) => return hangup,
     };
-    let visit = agreement.served.visit();
-    let export = &visit.served.export;
+    let export = &agreement.visit.served.export;
     let journal = journal.about(format!("{}: export {:?}", journal.who(), export.name));
     let buffers = Buffers::new(
         cache.clone(),
@@ -66,6 +64,5 @@ pub(crate) fn serve(
         BATCH_READ_BYTES,
     );
     let executor = Executor::new(queue, export.object.clone(), buffers, journal);
-    let counts = visit.counts.clone();
-    transmission::Transmission::new(connection, limits, agreement, input, executor, counts).run()
+    transmission::Transmission::new(connection, limits, agreement, input, executor).run()
 }

@@ -19,13 +19,13 @@
 //! client sends one request at a time (`spin.rs`). After a silence it frees the memory that it
 //! keeps for the next requests, and polls. All other waits are polls too.
 
-use super::connection::{Connection, Hangup};
 use super::handshake::Agreement;
 use super::input::Input;
 use super::outgoing::{Outgoing, errno, kind};
 use super::wire::{Errno, REQUEST_BYTES, RequestHeader, command, command_flag as flag};
+use crate::connection::{Connection, Hangup};
 use crate::executor::Executor;
-use crate::export::{Counts, Kind};
+use crate::export::Kind;
 use crate::limits::{Limits, PAYLOAD_BYTES};
 use crate::request::{Request, RequestId, Verb};
 use crate::socket::Patience;
@@ -33,7 +33,6 @@ use crate::spin::Spin;
 use octavo::{Buffer, Interest};
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// The number of consecutive waits, with at most one request each, after which the connection
@@ -68,7 +67,6 @@ impl Filling {
 pub struct Transmission<'a> {
     connection: &'a Connection,
     limits: &'a Limits,
-    agreement: Agreement,
     read_only: bool,
     input: Input,
     incoming: Incoming,
@@ -87,6 +85,9 @@ pub struct Transmission<'a> {
     spin: Spin,
     /// Set after the goodbye: no more input is read, and replies may be sent until this time.
     goodbye: Option<Instant>,
+    /// After `executor`, whose drop waits for the operations in the engine: the visit ends last
+    /// (X1).
+    agreement: Agreement,
 }
 
 impl<'a> Transmission<'a> {
@@ -96,13 +97,12 @@ impl<'a> Transmission<'a> {
         agreement: Agreement,
         input: Input,
         executor: Executor,
-        counts: Arc<Counts>,
     ) -> Transmission<'a> {
         Transmission {
             connection,
             limits,
-            read_only: agreement.served.read_only(),
-            outgoing: Outgoing::new(agreement.structured, counts),
+            read_only: agreement.visit.served.read_only(),
+            outgoing: Outgoing::new(agreement.structured, agreement.visit.counts.clone()),
             agreement,
             input,
             incoming: Incoming::Header,

@@ -2,6 +2,7 @@
 
 mod client;
 mod crash;
+mod exports;
 mod handshake;
 mod memory;
 mod mutation;

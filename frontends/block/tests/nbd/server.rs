@@ -40,7 +40,6 @@ fn exports_addresses_and_limits_that_cannot_work_are_refused_with_the_reason() {
     let no_requests = Limits { requests_max: 0, ..Limits::default() };
     let long_name = "x".repeat(4097);
     for (names, listen, limits, reason) in [
-        (vec![], anywhere, Limits::default(), "nothing to serve"),
         (vec!["a", "a"], anywhere, Limits::default(), "export \"a\""),
         (vec![long_name.as_str()], anywhere, Limits::default(), "4096"),
         (vec!["a"], "tcp:0.0.0.0:0", Limits::default(), "loopback"),

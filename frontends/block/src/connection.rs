@@ -1,39 +1,47 @@
 //! [`Connection`]: the state that a server shares with the thread of a connection (S1, S2), and
 //! [`Hangup`]: the reasons why a connection ends.
 //!
-//! - **S1** A server that shuts down sets `stopping`, then reads `busy`, and wakes the thread if
-//!   the connection is not busy.
+//! - **S1** A server that stops a connection (all of them when it shuts down, those of an export
+//!   when it retires the export) sets `stopping`, then reads `busy`, and wakes the thread if the
+//!   connection is not busy.
 //! - **S2** A thread that becomes idle clears `busy`, then reads `stopping`, and waits only if the
-//!   server is not shutting down.
+//!   connection is not being stopped.
 //!
 //! The later of the two sees the other's store, because all four accesses are SeqCst.
 
 use crate::socket::Socket;
-use std::sync::Arc;
+use rustix::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::{fmt, io};
 
 /// A connection, shared by the server and the connection's thread.
 pub(crate) struct Connection {
     pub socket: Socket,
-    /// Requests are in flight, or replies unsent. A shutdown waits for them.
+    /// Names the client in messages: its number and its address.
+    pub who: String,
+    /// Requests are in flight, or replies unsent. A stop waits for them.
     busy: AtomicBool,
-    stopping: Arc<AtomicBool>,
+    stopping: AtomicBool,
 }
 
 impl Connection {
-    pub fn new(socket: Socket, stopping: Arc<AtomicBool>) -> Connection {
-        Connection { socket, busy: AtomicBool::new(false), stopping }
+    pub fn new(socket: Socket, who: String) -> Connection {
+        Connection { socket, who, busy: AtomicBool::new(false), stopping: AtomicBool::new(false) }
     }
 
-    /// Returns whether the server is shutting down (S2).
+    /// S1: the connection answers new requests with `ESHUTDOWN`, completes those in flight, and
+    /// ends. A thread that waits for its client sees the end of the stream. A busy thread sees
+    /// `stopping`.
+    pub fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        if !self.busy.load(SeqCst) {
+            self.socket.shutdown(Shutdown::Read);
+        }
+    }
+
+    /// Returns whether the connection is being stopped (S2).
     pub fn stopping(&self) -> bool {
         self.stopping.load(SeqCst)
-    }
-
-    /// Returns whether a shutdown has to wait for the connection (S1).
-    pub fn busy(&self) -> bool {
-        self.busy.load(SeqCst)
     }
 
     /// S2. Only the connection's thread calls this.
@@ -50,7 +58,7 @@ impl Connection {
 pub(crate) enum Hangup {
     /// The client sent its goodbye, or closed its socket.
     Client,
-    /// The server is shutting down.
+    /// The server stopped the connection: it is shutting down, or retires the export.
     Shutdown,
     /// The client exceeded the time of the handshake or of the goodbye.
     Late,
@@ -85,7 +93,7 @@ impl fmt::Display for Hangup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Hangup::Client => f.write_str("the client left"),
-            Hangup::Shutdown => f.write_str("the server is shutting down"),
+            Hangup::Shutdown => f.write_str("the server closed the connection"),
             Hangup::Late => f.write_str("the client took too long (limits handshake_time, goodbye_time)"),
             Hangup::Socket(error) => write!(f, "the socket failed: {error}"),
             Hangup::Protocol(what) => write!(f, "protocol error: {what}"),
