@@ -36,7 +36,7 @@ pub const LEVELS: [Word<LevelFilter>; 4] = [
 ];
 
 /// What the command line or the configuration sets for the log; `None`: not set.
-#[derive(Args, Clone, Copy, Debug, Default)]
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// How log lines are written: plain for people, json for programs [default: plain]
     #[arg(id = "log_format", long = "log-format", value_name = "FORMAT", value_enum)]

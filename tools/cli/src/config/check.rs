@@ -322,7 +322,7 @@ impl Check<'_> {
 
 /// Returns an identity that two paths share exactly if they lead to the same store. The error is
 /// the rest of a sentence that begins with the path.
-fn identity(path: &Path) -> Result<(u64, u64), String> {
+pub fn identity(path: &Path) -> Result<(u64, u64), String> {
     if !path.is_absolute() {
         let example = "a path from the root such as \"/var/lib/images/vm1.raw\"";
         return Err(format!("is not absolute; expected {example}"));

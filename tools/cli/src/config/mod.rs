@@ -6,7 +6,8 @@
 //! anything: `serve` does that.
 
 pub mod check;
-mod read;
+pub mod fixed;
+pub mod read;
 pub mod source;
 pub mod values;
 
@@ -40,7 +41,7 @@ pub type Weight = Spanned<Number<1, 10_000>>;
 
 /// The content of a file, with the position of every value that the engine or the system can still
 /// refuse later.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// The text, for messages.
     pub source: Source,
@@ -63,7 +64,7 @@ pub struct Config {
 }
 
 /// `[cache]`: the memory that all partitions share.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [cache]")]
 pub struct CacheSection {
     /// The hard limit on all memory, in bytes.
@@ -92,7 +93,7 @@ pub struct CacheSection {
 }
 
 /// `[[partition]]`: one tenant.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [[partition]]")]
 pub struct PartitionSection {
     /// The name by which exports refer to the partition.
@@ -100,7 +101,7 @@ pub struct PartitionSection {
     /// The eviction policy.
     pub policy: Option<Parsed<PolicyName>>,
     /// When a write reaches the store.
-    pub cache_mode: Option<Parsed<CacheMode>>,
+    pub cache_mode: Option<Spanned<Parsed<CacheMode>>>,
     /// Bytes that are never taken from it.
     pub min: Option<Size>,
     /// Bytes that are taken from it last.
@@ -125,7 +126,7 @@ pub struct PartitionSection {
 }
 
 /// `[[group]]`: limits on the partitions whose names begin with its name and a slash.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [[group]]")]
 pub struct GroupSection {
     /// Its name.
@@ -143,7 +144,7 @@ pub struct GroupSection {
 }
 
 /// `[[export]]`: one disk that clients may ask for.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [[export]]")]
 pub struct ExportSection {
     /// What a client asks for.
@@ -160,7 +161,7 @@ pub struct ExportSection {
 }
 
 /// `[listen]`: the sockets.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [listen]")]
 pub struct ListenSection {
     /// Where NBD clients connect.
@@ -174,7 +175,7 @@ pub struct ListenSection {
 }
 
 /// `[control]`: the control file system.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [control]")]
 pub struct ControlSection {
     /// Where it is mounted.
@@ -182,7 +183,7 @@ pub struct ControlSection {
 }
 
 /// `[serve]`: how the server lets clients in and ends.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [serve]")]
 pub struct ServeSection {
     /// How long the drain at the end may make no progress.
@@ -194,7 +195,7 @@ pub struct ServeSection {
 }
 
 /// `[log]`: how the server writes its log.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [log]")]
 pub struct LogSection {
     format: Option<Parsed<Format>>,
@@ -206,6 +207,11 @@ impl Config {
     /// The error of a value that was refused later, when the engine or the system was asked.
     pub fn refused<T>(&self, value: &Spanned<T>, message: impl AsRef<str>) -> Error {
         Error::Config(vec![self.line(value, message)])
+    }
+
+    /// When a drain is given up.
+    pub fn drain_timeout(&self) -> Duration {
+        self.serve.drain_timeout.as_ref().map_or(DRAIN_TIMEOUT_DEFAULT, |timeout| timeout.0)
     }
 
     /// One line about a value that was refused later, when the engine was asked.
@@ -250,6 +256,18 @@ impl PartitionSection {
         let rotate = self.record_rotate.as_ref().map(Spanned::span);
         let keep = self.record_keep.as_ref().map(Spanned::span);
         sample.or(rotate).or(keep).map(|span| span.start)
+    }
+}
+
+impl ExportSection {
+    /// Whether both describe the same export.
+    pub fn is_same(&self, other: &ExportSection) -> bool {
+        let text = |text: &Option<Spanned<String>>| text.as_ref().map(|text| text.get_ref().clone());
+        self.name.get_ref() == other.name.get_ref()
+            && self.path.get_ref() == other.path.get_ref()
+            && self.partition.get_ref() == other.partition.get_ref()
+            && self.read_only == other.read_only
+            && text(&self.description) == text(&other.description)
     }
 }
 

@@ -102,6 +102,46 @@ fn text(path: &Path) -> Result<String, String> {
     })
 }
 
+/// Reads one section that no file contains: its name, and the keys and values of a command line.
+/// Each problem is a line such as `export.path: sentence`.
+pub fn section<T: DeserializeOwned>(
+    kind: &str,
+    name: &str,
+    values: &[(String, String)],
+) -> Result<T, Vec<String>> {
+    let mut text = format!("[[{kind}]]\nname = {}\n", quoted(name));
+    for (key, value) in values {
+        let is_bare = BARE.contains(&key.as_str()) && value.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let value = if is_bare && !value.is_empty() { value.clone() } else { quoted(value) };
+        text += &format!("{} = {value}\n", quoted(key));
+    }
+    let messages = |problems: Vec<Problem>| problems.into_iter().map(|problem| problem.message).collect();
+    let mut table = table(&text).map_err(messages)?;
+    let mut reader =
+        Reader { source: Source::new(kind.into(), text.clone()), problems: Vec::new(), is_whole: true };
+    let mut sections = reader.many(kind, &mut table);
+    match (sections.pop(), reader.problems.is_empty()) {
+        (Some(section), true) => Ok(section),
+        _ => Err(messages(reader.problems)),
+    }
+}
+
+/// Keys whose values TOML writes without quotes. (A size may be written as a string.)
+const BARE: [&str; 4] = ["read_only", "weight", "node", "record_keep"];
+
+/// A TOML string.
+pub fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted + "\""
+}
+
 /// Part of the parser's message about values that are nested too deeply. Its later messages are
 /// consequences of that one.
 const TOO_DEEP: &str = "recurs";
@@ -295,6 +335,11 @@ fn unknown(key: &str, known: &[&str]) -> String {
 mod tests {
     use super::*;
     use serde::Deserialize;
+
+    #[test]
+    fn odd_paths_survive_the_configuration() {
+        assert_eq!(quoted("/a b/\"c\"\\\u{7}"), "\"/a b/\\\"c\\\"\\\\\\u0007\"");
+    }
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]

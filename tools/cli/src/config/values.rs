@@ -30,7 +30,7 @@ pub struct Number<const LEAST: u64, const MOST: u64>(pub u64);
 pub struct Parsed<T>(pub T);
 
 /// One string or an array of them, each parsed to a `T`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct List<T>(pub Vec<Spanned<Parsed<T>>>);
 
 /// What a string can be parsed to.

@@ -1,4 +1,4 @@
-//! Writes every dirty page and syncs every object, for as long as it makes progress.
+//! Writes every dirty page of some objects and syncs each of them, as long as it makes progress.
 //!
 //! Objects are synced concurrently.
 //! - An object whose sync fails is retried. It is given up when none of its dirty bytes has been
@@ -10,7 +10,7 @@
 //!   progress is not visible, and some stores take minutes. (A second signal ends this wait, too.)
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,15 +51,34 @@ pub fn dirty_bytes(cache: &Cache) -> u64 {
     cache.partitions().iter().map(|partition| partition.stat().dirty_bytes).sum()
 }
 
+/// How long drains may make no progress. A reload changes it.
+#[derive(Default)]
+pub struct Timeout(AtomicU64);
+
+impl Timeout {
+    /// The timeout for drains that begin now.
+    pub fn get(&self) -> Duration {
+        // Relaxed: one number, which publishes nothing.
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Sets the timeout. Configurations have durations in whole milliseconds.
+    pub fn set(&self, timeout: Duration) {
+        // Relaxed: as in `get`.
+        self.0.store(timeout.as_millis() as u64, Ordering::Relaxed);
+    }
+}
+
 /// Every object of every partition.
 pub fn objects(cache: &Cache) -> Vec<Object> {
     cache.partitions().iter().flat_map(|partition| partition.objects()).collect()
 }
 
-/// Drains the cache. Checks the dirty bytes at least twice a second, and calls `progress` with
-/// them whenever they have changed. Returns the objects that it gave up.
-pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) -> Vec<Refusal> {
-    let objects = objects(cache);
+/// Drains these objects. Checks their dirty bytes at least twice a second, and calls `progress`
+/// with them whenever they have changed. Returns the objects that it gave up.
+pub fn drain(objects: Vec<Object>, timeout: Duration, mut progress: impl FnMut(u64)) -> Vec<Refusal> {
+    let all = objects.clone();
+    let dirty_bytes = || all.iter().map(|object| object.stat().dirty_bytes).sum::<u64>();
     let mut open: Vec<Option<Object>> = objects.iter().cloned().map(Some).collect();
     let mut open_count = open.len();
     let mut refusals = Vec::new();
@@ -82,7 +101,7 @@ pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) ->
     let (started, mut tells_syncs) = (Instant::now(), false);
     let mut moved = Instant::now();
     while open_count > 0 {
-        let dirty = dirty_bytes(cache);
+        let dirty = dirty_bytes();
         if dirty != told {
             progress(dirty);
             told = dirty;
@@ -127,7 +146,7 @@ pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) ->
         let reason = "its store does not answer".to_owned();
         refusals.push(Refusal { object: None, ..refusal(object, reason) });
     }
-    if refusals.is_empty() && told != 0 && dirty_bytes(cache) == 0 {
+    if refusals.is_empty() && told != 0 && dirty_bytes() == 0 {
         progress(0);
     }
     refusals
@@ -142,7 +161,9 @@ pub fn sync(cache: &Cache) -> Vec<Refusal> {
         for _ in 0..lock(&objects).len().min(SYNCERS_MAX) {
             scope.spawn(|| {
                 while let Some(object) = next() {
-                    if let Err(error) = object.sync() {
+                    if let Err(error) = object.sync()
+                        && !matches!(error, octavo::Error::Closed { .. })
+                    {
                         lock(&refusals).push(refusal(object, error.to_string()));
                     }
                 }
@@ -199,7 +220,8 @@ impl Work {
             let result = match (self.is_due(waiting.due), &waiting.refused) {
                 (false, Some(refused)) => Err(refused.reason.clone()),
                 _ => match waiting.object.sync() {
-                    Ok(()) => Ok(()),
+                    // An export that was removed in the meantime was synced before it was closed.
+                    Ok(()) | Err(octavo::Error::Closed { .. }) => Ok(()),
                     Err(error)
                         if hopeless(&waiting.object)
                             || waiting.has_refused_for(self.timeout, &error.to_string()) =>

@@ -69,6 +69,11 @@ pub struct Changes {
 }
 
 impl Changes {
+    /// New limits and a new policy.
+    pub fn new(limits: Limits, policy: PolicyName) -> Changes {
+        Changes { limits: Some(limits), policy: Some(policy), ..Changes::default() }
+    }
+
     /// Parses a value by name. The error is a sentence.
     pub fn read(&mut self, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
         let set = key(name)?.set.ok_or_else(|| format!("\"{name}\" can only be read"))?;

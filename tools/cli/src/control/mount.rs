@@ -350,7 +350,8 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    // These calls are refused: only the server's configuration creates and removes partitions.
+    // These calls are refused: the configuration and `octavo ctl partition` create and remove
+    // partitions.
     // (Without `create`, the kernel calls `mknod`. It needs neither `flush` nor `fsync`.)
 
     fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {

@@ -20,8 +20,8 @@ use crate::order::Order;
 /// a new field is no such change.
 pub const VERSION: u32 = 1;
 
-/// The longest request in bytes: a few words and a path fit.
-pub const REQUEST_BYTES_MAX: u64 = 4096;
+/// The longest request in bytes: a path and a description of 4096 bytes each fit.
+pub const REQUEST_BYTES_MAX: u64 = 16 << 10;
 
 /// The longest reply in bytes: a report of thousands of exports fits.
 pub const REPLY_BYTES_MAX: u64 = 16 << 20;
@@ -40,7 +40,8 @@ pub struct Request {
     /// Which of its exports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// Settings and their new values, applied in this order.
+    /// Settings and their new values, applied in this order; or the keys of a new export or
+    /// partition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<(String, String)>,
     /// Bytes to reclaim.
@@ -55,12 +56,15 @@ pub struct Request {
     /// How long it is; to the object's end if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub len: Option<u64>,
+    /// Whether the clients of exports that are removed may be disconnected.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disconnect: bool,
     /// What to record, for `record`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Order>,
 }
 
-/// The operations that a client can request. On the wire, a verb is a word in lower case.
+/// The operations that a client can request. On the wire, a verb is a word such as `export-add`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Verb {
     /// The counters.
@@ -85,6 +89,16 @@ pub enum Verb {
     Reclaim,
     /// On which nodes pages lie, and which threads access them.
     Numa,
+    /// Add an export.
+    ExportAdd,
+    /// Drain and remove an export.
+    ExportRemove,
+    /// Add a partition.
+    PartitionAdd,
+    /// Remove a partition that no export uses.
+    PartitionRemove,
+    /// Read the configuration again, and apply what changed.
+    Reload,
 }
 
 impl Verb {
@@ -103,7 +117,13 @@ impl Verb {
 
     /// Whether the request may wait for a store without limit.
     pub fn may_wait(self) -> bool {
-        matches!(self, Verb::Sync | Verb::Drain | Verb::Advise | Verb::Evict)
+        matches!(self, Verb::Sync | Verb::Drain | Verb::Advise | Verb::Evict) || self.changes_what_is_served()
+    }
+
+    /// Whether the request concerns the lists of exports and partitions.
+    pub fn changes_what_is_served(self) -> bool {
+        use Verb::{ExportAdd, ExportRemove, PartitionAdd, PartitionRemove, Reload};
+        matches!(self, ExportAdd | ExportRemove | PartitionAdd | PartitionRemove | Reload)
     }
 }
 
@@ -148,9 +168,15 @@ pub struct Fault {
     pub objects: Vec<Refusal>,
 }
 
+impl From<String> for Fault {
+    fn from(message: String) -> Fault {
+        Fault { message, objects: Vec::new() }
+    }
+}
+
 impl From<String> for Body {
     fn from(message: String) -> Body {
-        Body::Error(Fault { message, objects: Vec::new() })
+        Body::Error(message.into())
     }
 }
 
@@ -158,6 +184,11 @@ impl Request {
     /// A request of this version.
     pub fn new(verb: Verb) -> Request {
         Request { v: VERSION, verb: verb.word(), ..Request::default() }
+    }
+
+    /// A request about a partition.
+    pub fn about(verb: Verb, partition: &str) -> Request {
+        Request { partition: Some(partition.to_owned()), ..Request::new(verb) }
     }
 }
 

@@ -21,6 +21,9 @@ use crate::order::{Order, sample_text};
 /// the events of one second.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a partition's removal waits for its recording's file.
+const STOP_MAX: Duration = Duration::from_secs(10);
+
 /// All recordings of a server.
 #[derive(Default)]
 pub struct Recorders {
@@ -121,6 +124,15 @@ impl Recorders {
         let recorder = lock(&self.running).get(partition).cloned();
         let broken_off = lock(&self.broken_off).get(partition).copied().unwrap_or(0);
         (recorder.map(|recorder| recorder.report()), broken_off)
+    }
+
+    /// Stops the recording of a partition, if there is one, and waits until its file is complete.
+    pub fn stop(&self, partition: &str) {
+        let recorder = lock(&self.running).get(partition).cloned();
+        if let Some(recorder) = recorder {
+            recorder.stop();
+            recorder.wait(STOP_MAX);
+        }
     }
 
     /// Stops all recordings, and waits until their files are complete.

@@ -1,7 +1,8 @@
 //! The server's end of the control socket: one thread accepts connections, and each `octavo ctl`
 //! gets a thread of its own.
 //!
-//! These threads use the cache and never touch the server's NBD clients. They end with the process.
+//! These threads use the cache, and reach the server's exports and NBD clients only through
+//! [`Manage`]. They end with the process.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,10 +15,11 @@ use octavo::{Cache, Partition};
 use octavo_block::SocketPath;
 use octavo_sim::recording::Ending;
 use rustix::fs::Mode;
+use serde_json::Value;
 
 use super::protocol::{self, Body, Fault, Progress, Reply, Request, VERSION, Verb};
 use super::verbs;
-use crate::control::drain::{self, Refusal};
+use crate::control::drain::{self, Refusal, Timeout};
 use crate::control::recorders::Recorders;
 use crate::control::report::{AskClients, Report};
 use crate::environment::make_private_dir;
@@ -44,6 +46,9 @@ pub struct Listener {
     _path: SocketPath,
 }
 
+/// Adds and removes exports and partitions, as a request asks; told how many dirty bytes are left.
+pub type Manage = Box<dyn Fn(Verb, &Request, &mut dyn FnMut(u64)) -> Result<Value, Fault> + Send + Sync>;
+
 /// What the threads need to answer requests.
 pub struct Asked {
     /// The cache.
@@ -51,7 +56,9 @@ pub struct Asked {
     /// The recordings in progress.
     pub recorders: Arc<Recorders>,
     /// How long a drain may make no progress.
-    pub drain_timeout: Duration,
+    pub drain_timeout: Arc<Timeout>,
+    /// Adds and removes exports and partitions.
+    pub manage: Manage,
     /// When the server began.
     pub started: Instant,
     /// Asks for the figures of NBD clients.
@@ -237,6 +244,12 @@ fn record(
 }
 
 fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked) -> std::io::Result<Body> {
+    let mut told = Ok(());
+    let mut progress = |dirty_bytes| {
+        if told.is_ok() {
+            told = protocol::send(&mut stream, &Reply::new(Body::Progress(Progress { dirty_bytes })));
+        }
+    };
     match verb {
         Verb::Stat => {
             let mut report = Report {
@@ -251,14 +264,12 @@ fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked)
         }
         Verb::Sync => Ok(done(drain::sync(&asked.cache), "synced")),
         Verb::Drain => {
-            let mut told = Ok(());
-            let refusals = drain::drain(&asked.cache, asked.drain_timeout, |dirty_bytes| {
-                if told.is_ok() {
-                    told = protocol::send(&mut stream, &Reply::new(Body::Progress(Progress { dirty_bytes })));
-                }
-            });
-            told?;
-            Ok(done(refusals, "drained"))
+            let objects = drain::objects(&asked.cache);
+            Ok(done(drain::drain(objects, asked.drain_timeout.get(), &mut progress), "drained"))
+        }
+        verb if verb.changes_what_is_served() => {
+            // A client that has left must not keep a change from being made.
+            Ok((asked.manage)(verb, request, &mut progress).map_or_else(Body::Error, Body::Ok))
         }
         verb => Ok(verbs::answer(verb, request, &asked.cache).map_or_else(Body::from, Body::Ok)),
     }

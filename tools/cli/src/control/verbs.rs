@@ -91,9 +91,7 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
             Ok(with_owed(json!({"reclaimed_bytes": reclaimed}), &owed))
         }
         Verb::Numa => Ok(crate::control::numa::describe(cache)),
-        Verb::Stat | Verb::Sync | Verb::Drain | Verb::Record => {
-            Err("this verb concerns the whole server".into())
-        }
+        _ => Err("this verb concerns the whole server".into()),
     }
 }
 

@@ -124,7 +124,7 @@ pub fn ask_with(
             // Only `octavo record` asks for these.
             Body::Recording(_) => {}
             Body::Error(fault) => {
-                let mut lines = vec![fault.message];
+                let mut lines: Vec<String> = fault.message.lines().map(str::to_owned).collect();
                 lines.extend(fault.objects.iter().map(|object| {
                     let dirty_bytes = object.dirty_bytes;
                     format!(

@@ -1,7 +1,10 @@
 //! The clients of a running server: `octavo ctl`, `octavo ctl top` and `octavo record`.
 //!
-//! `connection` finds the server and sends requests; `tables` and `numa` format answers for people.
+//! `connection` finds the server and sends requests; `answer` prints answers; `changes` adds and
+//! removes exports and partitions; `tables` and `numa` format answers for people.
 
+mod answer;
+mod changes;
 mod connection;
 mod numa;
 pub mod record;
@@ -22,7 +25,8 @@ use crate::environment::Environment;
 use crate::error::Error;
 use crate::units::{human_bytes, size_bytes};
 use crate::{output, suggest};
-use connection::{ask, ask_with};
+use answer::{Json, tell, tell_with_progress};
+use connection::ask;
 use tables::number;
 
 /// Show and change what a running server does
@@ -32,6 +36,8 @@ Examples:
   octavo ctl stat                              what every partition and export holds and has done
   octavo ctl partitions                        sizes and limits
   octavo ctl set vm1 min=64MiB weight=200      change limits, all or none
+  octavo ctl export add vm2 --path /var/lib/images/vm2.raw --partition vm1
+  octavo ctl reload                            apply what changed in the configuration
   octavo ctl stat --json | jq '.partitions[] | {name, hits, misses}'
   octavo ctl --socket /run/octavo/control.sock sync && cp /var/lib/images/vm1.raw /backup/")]
 pub struct Arguments {
@@ -41,13 +47,6 @@ pub struct Arguments {
     socket: Option<PathBuf>,
     #[command(subcommand)]
     question: Question,
-}
-
-#[derive(Args)]
-struct Json {
-    /// Print the answer as one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Subcommand)]
@@ -120,6 +119,14 @@ enum Question {
         #[arg(long, value_name = "COLUMN", value_parser = top::column, default_value = "partition")]
         sort: usize,
     },
+    /// Add and remove exports
+    #[command(subcommand)]
+    Export(changes::Export),
+    /// Add and remove partitions
+    #[command(subcommand)]
+    Partition(changes::Partition),
+    /// Read the server's configuration file again, and apply what changed: all of it, or nothing
+    Reload(changes::Reload),
     /// Show on which NUMA node pages lie, and which node's threads access them
     Numa(Json),
     /// Make every acknowledged write durable
@@ -152,31 +159,34 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
         Question::Top { once, sort } => top::run(&|request| ask(path, request), *once, *sort),
         Question::Sync(json) => tell(json, path, &Request::new(Verb::Sync), |_| String::new()),
         Question::Drain(json) => {
-            let progress = |text: &str| if json.json { Ok(()) } else { output::text(text) };
-            let answer = ask_with(path, &Request::new(Verb::Drain), progress)?;
-            show(json, &answer, |_| "drained\n".into())
+            tell_with_progress(json, path, &Request::new(Verb::Drain), |_| "drained\n".into())
         }
         Question::Partitions(json) => tell(json, path, &Request::new(Verb::Partitions), tables::partitions),
         Question::Set { partition, values, json } => {
             let values = values.iter().map(|given| key_and_value(given)).collect::<Result<_, _>>()?;
-            let request = Request { values, ..about(Verb::Set, partition) };
+            let request = Request { values, ..Request::about(Verb::Set, partition) };
             tell(json, path, &request, |answer| set(partition, answer))
         }
+        Question::Export(change) => change.ask(path),
+        Question::Partition(change) => change.ask(path),
+        Question::Reload(reload) => reload.ask(path),
         Question::Numa(json) => tell(json, path, &Request::new(Verb::Numa), numa::tables),
-        Question::Mrc { partition, json } => tell(json, path, &about(Verb::Mrc, partition), tables::curve),
+        Question::Mrc { partition, json } => {
+            tell(json, path, &Request::about(Verb::Mrc, partition), tables::curve)
+        }
         Question::Advise { partition, export, advice, offset, len } => {
-            let request = about(Verb::Advise, partition);
+            let request = Request::about(Verb::Advise, partition);
             let (object, advice) = (Some(export.clone()), Some(advice.to_lowercase()));
             ask(path, &Request { object, advice, offset: *offset, len: *len, ..request }).map(drop)
         }
         Question::Evict { partition, export, json } => {
-            let request = Request { object: export.clone(), ..about(Verb::Evict, partition) };
+            let request = Request { object: export.clone(), ..Request::about(Verb::Evict, partition) };
             tell(json, path, &request, |answer| {
                 format!("{} evicted\n", human_bytes(number(answer, "evicted_bytes")))
             })
         }
         Question::Reclaim { partition, bytes, json } => {
-            let request = Request { bytes: Some(*bytes), ..about(Verb::Reclaim, partition) };
+            let request = Request { bytes: Some(*bytes), ..Request::about(Verb::Reclaim, partition) };
             tell(json, path, &request, |answer| {
                 let owed =
                     owed(answer).map_or(String::new(), |owed| format!("; {owed}, repeat the command then"));
@@ -188,25 +198,6 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
 
 /// Time between two reports of `stat --watch`.
 const WATCH_PERIOD: Duration = Duration::from_secs(2);
-
-/// Prints an answer as JSON, or as a text for people.
-fn show(json: &Json, answer: &Value, text: impl FnOnce(&Value) -> String) -> Result<(), Error> {
-    output::text(&if json.json { format!("{answer}\n") } else { text(answer) })
-}
-
-/// Asks, and prints the answer.
-fn tell(
-    json: &Json,
-    path: &Path,
-    request: &Request,
-    text: impl FnOnce(&Value) -> String,
-) -> Result<(), Error> {
-    show(json, &ask(path, request)?, text)
-}
-
-fn about(verb: Verb, partition: &str) -> Request {
-    Request { partition: Some(partition.to_owned()), ..Request::new(verb) }
-}
 
 fn key_and_value(given: &str) -> Result<(String, String), Error> {
     let (key, value) = given.split_once('=').ok_or_else(|| {

@@ -1,15 +1,12 @@
-//! The cache, the partitions and the exports that a configuration describes.
+//! What the engine makes of the sections of a configuration: the cache, the settings of a
+//! partition and of a group, and the store of an export.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use octavo::numa::TopologySource;
-use octavo::{Cache, CacheConfig, Limits, Object, Partition, PartitionConfig, UNLIMITED, disk};
-use octavo_block::Export;
-use toml::Spanned;
+use octavo::{Cache, CacheConfig, Limits, PartitionConfig, UNLIMITED, disk};
 
-use crate::config::{Config, ExportSection, PartitionSection, bytes};
-use crate::control::recorders::{self, Recorders};
+use crate::config::{Config, ExportSection, GroupSection, PartitionSection, bytes};
 use crate::error::Error;
 
 /// The most bytes that are read ahead of a stream by default, 512 KiB: enough for most devices to
@@ -17,98 +14,10 @@ use crate::error::Error;
 const READ_AHEAD_DEFAULT: u64 = 512 << 10;
 
 /// Opens a store: [`disk::Store::open`], or [`disk::Store::rehearse`] for a check.
-type OpenStore = fn(&Path, &disk::OpenOptions) -> Result<disk::Store, disk::OpenError>;
+pub type OpenStore = fn(&Path, &disk::OpenOptions) -> Result<disk::Store, disk::OpenError>;
 
-/// What the engine made of a configuration.
-pub struct Built {
-    /// The cache.
-    pub cache: Cache,
-    /// Its partitions, in the order of the configuration.
-    partitions: Vec<Partition>,
-}
-
-impl Built {
-    /// Creates the cache and its partitions, for `--check` as well as for serving. Even for a check
-    /// the cache starts its threads: they divide the memory among the partitions, and a cache
-    /// without them refuses configurations that it accepts with them.
-    pub fn new(config: &Config, topology: Option<TopologySource>) -> Result<Built, Error> {
-        let cache = cache(config, topology)?;
-        groups(config, &cache)?;
-        // Partitions without a `max` get equal shares of the memory that those with a `max` leave.
-        let stat = cache.stat();
-        let left = stat.memory_max_bytes.saturating_sub(stat.memory_charged_bytes);
-        let given: u64 = config.partitions.iter().filter_map(|section| bytes(&section.max)).sum();
-        let sharing = config.partitions.iter().filter(|section| section.max.is_none()).count() as u64;
-        let share = left.saturating_sub(given) / sharing.max(1);
-        // The sum of all `max` may exceed the memory. Each partition then starts with a share of
-        // the memory in proportion to its `max`.
-        let scaled = |bytes: u64| match given > left {
-            true => (u128::from(bytes) * u128::from(left) / u128::from(given.max(1))) as u64,
-            false => bytes,
-        };
-        let mut partitions = Vec::new();
-        for section in &config.partitions {
-            let start_bytes = bytes(&section.max).map_or(share, scaled);
-            let made = cache.partition(partition(section, start_bytes));
-            partitions.push(made.map_err(|error| match (&section.node, &section.max) {
-                (Some(node), _) => config.refused(node, error.to_string()),
-                (None, Some(max)) => config.refused(max, error.to_string()),
-                (None, None) => config.refused(&section.name, error.to_string()),
-            })?);
-        }
-        Ok(Built { cache, partitions })
-    }
-
-    /// Starts the recordings of the configuration before anything is opened, so that they have
-    /// every access.
-    pub fn record(&self, config: &Config) -> Result<Arc<Recorders>, Error> {
-        let recorders = Arc::new(Recorders::default());
-        for (section, partition) in config.partitions.iter().zip(&self.partitions) {
-            let (Some(order), Some(file)) = (section.order(), &section.record) else { continue };
-            let started =
-                recorders::make_way(&order).and_then(|()| recorders.start(partition, &order).map(drop));
-            started.map_err(|message| config.refused(file, message))?;
-        }
-        Ok(recorders)
-    }
-
-    /// Opens the exports' stores, for serving or for a check. The error names every store that
-    /// cannot be opened.
-    pub fn open(&self, config: &Config, open: OpenStore) -> Result<Vec<Export>, Error> {
-        let mut exports = Vec::new();
-        let mut problems = Vec::new();
-        for section in &config.exports {
-            match self.open_one(section, open) {
-                Ok(object) => exports.push(Export {
-                    name: section.name.get_ref().clone(),
-                    description: section.description.clone().map_or_else(String::new, Spanned::into_inner),
-                    read_only: section.read_only,
-                    object,
-                }),
-                Err(message) => problems.push(config.line(&section.path, message)),
-            }
-        }
-        if problems.is_empty() { Ok(exports) } else { Err(Error::Config(problems)) }
-    }
-
-    fn open_one(&self, section: &ExportSection, open: OpenStore) -> Result<Object, String> {
-        let options = disk::OpenOptions { read_only: section.read_only, ..disk::OpenOptions::default() };
-        let store = open(section.path.get_ref(), &options).map_err(|error| match error {
-            disk::OpenError::Permission { .. } | disk::OpenError::ReadOnlyDevice { .. }
-                if !section.read_only =>
-            {
-                format!("{error}; to serve it for reading only: read_only = true")
-            }
-            _ => error.to_string(),
-        })?;
-        let name = section.partition.get_ref();
-        let partition = self.partitions.iter().find(|partition| partition.name() == name);
-        let partition = partition.ok_or_else(|| format!("no partition is called \"{name}\""))?;
-        partition.open(store, section.name.get_ref()).map_err(|error| error.to_string())
-    }
-}
-
-fn cache(config: &Config, topology: Option<TopologySource>) -> Result<Cache, Error> {
+/// Creates the cache of a configuration, without partitions.
+pub fn cache(config: &Config, topology: Option<TopologySource>) -> Result<Cache, Error> {
     let section = &config.cache;
     let defaults = CacheConfig::default();
     let cache = Cache::new(CacheConfig {
@@ -130,32 +39,59 @@ fn cache(config: &Config, topology: Option<TopologySource>) -> Result<Cache, Err
     })
 }
 
-fn groups(config: &Config, cache: &Cache) -> Result<(), Error> {
-    for group in &config.groups {
-        let limits = Limits {
-            min_bytes: bytes(&group.min).unwrap_or(0),
-            low_bytes: bytes(&group.low).unwrap_or(0),
-            high_bytes: bytes(&group.high).unwrap_or(UNLIMITED),
-            max_bytes: bytes(&group.max).unwrap_or(UNLIMITED),
-            weight: group
-                .weight
-                .as_ref()
-                .map_or(Limits::default().weight, |weight| weight.get_ref().0 as u32),
-        };
-        let set = cache.set_group(group.name.get_ref(), limits);
-        set.map_err(|error| config.refused(&group.name, error.to_string()))?;
+/// The limits of a group.
+pub fn group_limits(section: &GroupSection) -> Limits {
+    Limits {
+        min_bytes: bytes(&section.min).unwrap_or(0),
+        low_bytes: bytes(&section.low).unwrap_or(0),
+        high_bytes: bytes(&section.high).unwrap_or(UNLIMITED),
+        max_bytes: bytes(&section.max).unwrap_or(UNLIMITED),
+        weight: section.weight.as_ref().map_or(Limits::default().weight, |weight| weight.get_ref().0 as u32),
     }
-    Ok(())
 }
 
-fn partition(section: &PartitionSection, start_bytes: u64) -> PartitionConfig {
+/// How the memory is divided at the start. Only the partitions of a cache that has none are divided
+/// so; one that is added later starts with what the others give it.
+pub struct Shares {
+    share_bytes: u64,
+    left_bytes: u64,
+    given_bytes: u64,
+}
+
+impl Shares {
+    /// Divides the memory of a cache without partitions.
+    pub fn new(cache: &Cache, sections: &[PartitionSection]) -> Shares {
+        // Partitions without a `max` get equal shares of the memory that those with a `max` leave.
+        let stat = cache.stat();
+        let left_bytes = stat.memory_max_bytes.saturating_sub(stat.memory_charged_bytes);
+        let given_bytes: u64 = sections.iter().filter_map(|section| bytes(&section.max)).sum();
+        let sharing = sections.iter().filter(|section| section.max.is_none()).count() as u64;
+        let share_bytes = left_bytes.saturating_sub(given_bytes) / sharing.max(1);
+        Shares { share_bytes, left_bytes, given_bytes }
+    }
+
+    /// The bytes that a partition starts with.
+    fn of(&self, section: &PartitionSection) -> u64 {
+        let (left, given) = (self.left_bytes, self.given_bytes);
+        // The sum of all `max` may exceed the memory. Each partition then starts with a share of
+        // the memory in proportion to its `max`.
+        let scaled = |bytes: u64| match given > left {
+            true => (u128::from(bytes) * u128::from(left) / u128::from(given.max(1))) as u64,
+            false => bytes,
+        };
+        bytes(&section.max).map_or(self.share_bytes, scaled)
+    }
+}
+
+/// The settings of a partition.
+pub fn partition(section: &PartitionSection, shares: Option<&Shares>) -> PartitionConfig {
     let defaults = PartitionConfig::new(section.name.get_ref());
     let min_bytes = bytes(&section.min).unwrap_or(0);
     PartitionConfig {
         policy: section.policy.as_ref().map_or(defaults.policy, |policy| policy.0),
-        cache_mode: section.cache_mode.as_ref().map_or(defaults.cache_mode, |mode| mode.0),
+        cache_mode: section.cache_mode.as_ref().map_or(defaults.cache_mode, |mode| mode.get_ref().0),
         max_bytes: bytes(&section.max),
-        start_bytes: Some(start_bytes.max(min_bytes)),
+        start_bytes: shares.map(|shares| shares.of(section).max(min_bytes)),
         min_bytes,
         low_bytes: bytes(&section.low).unwrap_or(0),
         high_bytes: bytes(&section.high),
@@ -165,4 +101,15 @@ fn partition(section: &PartitionSection, start_bytes: u64) -> PartitionConfig {
         dirty_max_bytes: bytes(&section.dirty_max),
         ..defaults
     }
+}
+
+/// Opens the store of an export. The error is a sentence.
+pub fn store(section: &ExportSection, open: OpenStore) -> Result<disk::Store, String> {
+    let options = disk::OpenOptions { read_only: section.read_only, ..disk::OpenOptions::default() };
+    open(section.path.get_ref(), &options).map_err(|error| match error {
+        disk::OpenError::Permission { .. } | disk::OpenError::ReadOnlyDevice { .. } if !section.read_only => {
+            format!("{error}; to serve it for reading only: read_only = true")
+        }
+        _ => error.to_string(),
+    })
 }

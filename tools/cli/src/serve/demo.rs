@@ -16,6 +16,7 @@ use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use crate::config::Config;
+use crate::config::read::quoted;
 use crate::config::source::Source;
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
@@ -108,19 +109,6 @@ fn page_text(page: u64) -> Vec<u8> {
     lines.collect::<String>().into_bytes()
 }
 
-/// A TOML string.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => quoted.extend(['\\', character]),
-            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(c))),
-            c => quoted.push(c),
-        }
-    }
-    quoted + "\""
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,10 +121,5 @@ mod tests {
         let text = page_text(131_072);
         let line = std::str::from_utf8(&text[7 * 64..8 * 64]).unwrap();
         assert_eq!(line, "octavo demo: page 0000131072, line 07, byte 0x00000000200001c0.\n");
-    }
-
-    #[test]
-    fn odd_paths_survive_the_configuration() {
-        assert_eq!(quoted("/a b/\"c\"\\\u{7}"), "\"/a b/\\\"c\\\"\\\\\\u0007\"");
     }
 }

@@ -3,34 +3,40 @@
 //!
 //! 1. The configuration is read and checked. `--check` takes step 2 as well, without claiming the
 //!    stores, and ends there.
-//! 2. The cache, its partitions and exports are made (`build`). A refusal of the engine is shown
-//!    with the line of the configuration that asked for it.
+//! 2. The cache is made (`build`), and its partitions and exports (`catalog`, `reload`). A refusal
+//!    of the engine is shown with the line of the configuration that asked for it.
 //! 3. Sockets open, and the control file system is mounted (`sockets`). The socket for metrics and
 //!    health opens before the stores do, the socket for clients last.
-//! 4. The main thread sleeps until a signal arrives or the next status line is due.
+//! 4. The main thread sleeps until a signal arrives or the next status line is due. Threads of
+//!    control clients, and a thread for SIGHUP, add and remove partitions and exports meanwhile
+//!    (`manage`).
 //! 5. At the first signal the server admits no more clients, gives connected clients a moment to
 //!    finish their requests, and drains every object.
 //! 6. Objects that cannot be drained are named and given up.
 
 mod attach;
 mod build;
+mod catalog;
 mod demo;
+mod manage;
+mod reload;
 mod sockets;
 mod status;
+mod step;
 mod stop;
 mod watch;
 
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
+use std::time::Instant;
 
 use clap::Args;
+use octavo::Cache;
 use octavo::numa::TopologySource;
-use octavo::{Cache, disk};
-use octavo_block::{Address, Traffic};
+use octavo_block::{Address, Server};
 
-use crate::config::{Config, DRAIN_TIMEOUT_DEFAULT, check};
+use crate::config::{Config, ExportSection, check};
 use crate::control::drain::{self, Refusal};
 use crate::control::health::{Health, Phase};
 use crate::control::server::Asked;
@@ -38,11 +44,9 @@ use crate::environment::Environment;
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
 use crate::{output, units};
-use build::Built;
+use catalog::{Catalog, GRACE};
 use status::Status;
-
-/// How long clients may take to finish their requests when the server stops.
-const GRACE: Duration = Duration::from_secs(5);
+use step::Purpose;
 
 /// Serve disk images and devices to NBD clients
 #[derive(Args)]
@@ -52,7 +56,8 @@ Examples:
   octavo serve --config /etc/octavo.toml          the disks that a file names
   octavo serve --config /etc/octavo.toml --check  only check the file
 
-SIGTERM and Ctrl-C write dirty pages back and end the server; a second one ends it at once.")]
+SIGTERM and Ctrl-C write dirty pages back and end the server; a second one ends it at once.
+SIGHUP reads the configuration again, like `octavo ctl reload`.")]
 pub struct Arguments {
     /// The configuration, TOML [default: make and serve a demo disk]
     #[arg(short, long, value_name = "FILE")]
@@ -84,61 +89,73 @@ pub fn run(
     };
     logger::change(log.of_server(&arguments.log, &config.log.wishes()));
     check::doubtful(&config);
-    let built = Built::new(&config, arguments.topology)?;
+    let cache = build::cache(&config, arguments.topology)?;
+    let limits = sockets::limits(&config, &cache)?;
+    let server = Server::new(cache.clone(), limits).map_err(|error| Error::failed(error.to_string()))?;
+    let file = arguments.config.as_ref().filter(|file| can_be_read_again(file)).cloned();
+    let catalog = Catalog::new(cache, server, file, (log, arguments.log));
     if arguments.check {
-        sockets::limits(&config, &built.cache)?;
-        built.open(&config, disk::Store::rehearse)?;
-        return output::text(&format!("{}: no problems\n", config.source.name));
+        let name = config.source.name.clone();
+        catalog.apply(config, Purpose::Check, &mut |_| {})?;
+        return output::text(&format!("{name}: no problems\n"));
     }
-    serve(&config, &built, quiet)
+    serve(&config, &Arc::new(catalog), quiet)
+}
+
+/// Whether a file has a content of its own, unlike a pipe.
+fn can_be_read_again(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|meta| meta.is_file())
 }
 
 /// Steps 3 to 6.
-fn serve(config: &Config, built: &Built, quiet: bool) -> Result<(), Error> {
-    let cache = &built.cache;
-    let limits = sockets::limits(config, cache)?;
+fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Error> {
+    let cache = &catalog.cache;
     let (stop, stopped) = channel();
-    stop::start(cache.clone(), stop)?;
-    let (health, traffic) = (Arc::new(Health::new(Instant::now())), Arc::<OnceLock<Traffic>>::default());
-    let scraped_at = sockets::scrape(config, cache, &health, &traffic)?;
-    let recorders = built.record(config)?;
-    let exports = built.open(config, disk::Store::open)?;
+    let (hang_up, hung_up) = sync_channel(1);
+    stop::start(cache.clone(), stop, hang_up)?;
+    let health = Arc::new(Health::new(Instant::now()));
+    let scraped_at = sockets::scrape(config, cache, &health, catalog.server.traffic())?;
+    catalog.apply(config.clone(), Purpose::Start, &mut |_| {})?;
     let control = sockets::control(config)?;
     let mounted = sockets::mount(config, cache)?;
-    let lengths: Vec<u64> = exports.iter().map(|export| export.object.len_bytes()).collect();
-    watch::start(&exports)?;
     // Last: a client that finds this socket finds the others, too.
-    let server = sockets::listen(config, cache, exports, limits)?;
-    let addresses = server.addresses();
-    traffic.set(server.traffic()).unwrap_or_else(|_| unreachable!("one server is started"));
+    sockets::listen(config, &catalog.server)?;
     if let Some(listener) = &control {
+        let managed = catalog.clone();
         listener.serve(Asked {
             cache: cache.clone(),
-            recorders: Arc::clone(&recorders),
-            drain_timeout: drain_timeout(config),
+            recorders: Arc::clone(&catalog.recorders),
+            drain_timeout: Arc::clone(&catalog.drain_timeout),
+            manage: Box::new(move |verb, request, progress| {
+                manage::answer(&managed, verb, request, progress)
+            }),
             started: Instant::now(),
-            clients: sockets::clients(&traffic),
+            clients: sockets::clients(catalog.server.traffic()),
             waiting: Arc::default(),
         })?;
     }
+    reload_on(hung_up, catalog.clone())?;
     health.enter(Phase::Serving, Instant::now());
     if !quiet {
-        output::notice(&banner(config, &lengths, &addresses, scraped_at.as_deref(), mounted.is_some()))?;
+        let addresses = catalog.server.addresses();
+        let exports = catalog.exports();
+        output::notice(&banner(config, &exports, &addresses, scraped_at.as_deref(), mounted.is_some()))?;
     }
 
     let signal = wait(&stopped, cache, &health);
     health.enter(Phase::Draining, Instant::now());
     log::info!("{}: no more clients; writing back dirty pages", stop::name(signal));
-    server.shutdown(GRACE);
+    catalog.stop();
+    catalog.server.shutdown(GRACE);
     // The control socket stays open, so that `octavo ctl` can watch the drain. The control file
     // system is unmounted; unmounting does not wait for a setting that takes long.
     drop(mounted);
-    let refusals = drain::drain(cache, drain_timeout(config), |dirty_bytes| {
+    let refusals = drain::drain(drain::objects(cache), catalog.drain_timeout.get(), |dirty_bytes| {
         if dirty_bytes > 0 {
             log::info!("draining: {} dirty left", units::human_bytes(dirty_bytes));
         }
     });
-    recorders.stop_all();
+    catalog.recorders.stop_all();
     if refusals.is_empty() {
         log::info!("drained: every acknowledged write is in its store");
         return Ok(());
@@ -146,8 +163,18 @@ fn serve(config: &Config, built: &Built, quiet: bool) -> Result<(), Error> {
     Err(Error::Failed(refusals.into_iter().map(lost).collect()))
 }
 
-fn drain_timeout(config: &Config) -> Duration {
-    config.serve.drain_timeout.as_ref().map_or(DRAIN_TIMEOUT_DEFAULT, |timeout| timeout.0)
+/// Starts the thread that reloads the configuration after each SIGHUP. A SIGHUP during a reload
+/// causes one more.
+fn reload_on(hung_up: Receiver<()>, catalog: Arc<Catalog>) -> Result<(), Error> {
+    let reload = move || {
+        while hung_up.recv().is_ok() {
+            log::info!("SIGHUP: reading the configuration again");
+            // The result has been logged.
+            let _ = manage::reload(&catalog, false, &mut |_| {});
+        }
+    };
+    let failed = |error| Error::failed(format!("cannot start a thread: {error}"));
+    std::thread::Builder::new().name("reload".into()).spawn(reload).map_err(failed).map(drop)
 }
 
 /// Sleeps until a signal arrives, and logs the status line while there is traffic.
@@ -171,13 +198,13 @@ fn wait(stopped: &Receiver<i32>, cache: &Cache, health: &Health) -> i32 {
 /// The exports, the sockets, and how to attach to the first export.
 fn banner(
     config: &Config,
-    lengths: &[u64],
+    exports: &[(ExportSection, u64)],
     addresses: &[Address],
     metrics: Option<&str>,
     mounted: bool,
 ) -> String {
     let mut text = String::new();
-    for (export, len_bytes) in config.exports.iter().zip(lengths) {
+    for (export, len_bytes) in exports {
         text += &format!(
             "\"{}\": {}, {}{}\n",
             export.name.get_ref(),
@@ -196,9 +223,7 @@ fn banner(
     if let Some(url) = metrics {
         text += &format!("metrics {url}/metrics, health {url}/healthz and {url}/readyz\n");
     }
-    if let (Some(export), Some(len_bytes), Some(address)) =
-        (config.exports.first(), lengths.first(), addresses.first())
-    {
+    if let (Some((export, len_bytes)), Some(address)) = (exports.first(), addresses.first()) {
         text += &format!("\nto attach to \"{}\":\n", export.name.get_ref());
         text += &attach::commands(address, export, *len_bytes);
         text += "\nas a disk of a libvirt domain, in its <devices>:\n";

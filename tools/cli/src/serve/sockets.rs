@@ -4,11 +4,11 @@
 //! If one of them cannot be opened, the error names the line of the configuration that asked for
 //! it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use octavo::{Cache, Object};
-use octavo_block::{Address, Export, Limits, Server, Traffic};
+use octavo_block::{Address, Limits, Server, Traffic};
 
 use crate::config::Config;
 use crate::control::drain;
@@ -49,13 +49,9 @@ pub fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {
     Ok(limits)
 }
 
-/// Asks the server for its clients' figures; answers with none before the server has started.
-pub fn clients(traffic: &Arc<OnceLock<Traffic>>) -> AskClients {
-    let traffic = Arc::clone(traffic);
-    Box::new(move || match traffic.get() {
-        Some(traffic) => Clients { connections: traffic.connections() as u64, exports: traffic.exports() },
-        None => Clients::default(),
-    })
+/// Asks the server for its clients' figures.
+pub fn clients(traffic: Traffic) -> AskClients {
+    Box::new(move || Clients { connections: traffic.connections() as u64, exports: traffic.exports() })
 }
 
 /// Binds the control socket, if the configuration has one.
@@ -69,7 +65,7 @@ pub fn scrape(
     config: &Config,
     cache: &Cache,
     health: &Arc<Health>,
-    traffic: &Arc<OnceLock<Traffic>>,
+    traffic: Traffic,
 ) -> Result<Option<String>, Error> {
     let Some(address) = &config.listen.metrics else { return Ok(None) };
     let hosts = config.listen.metrics_hosts.iter().flat_map(|hosts| &hosts.0);
@@ -97,8 +93,8 @@ fn verdict(reasons: Vec<String>) -> Page {
     Page { is_good, content_type: "text/plain; charset=utf-8", text }
 }
 
-/// Starts the NBD server.
-pub fn listen(config: &Config, cache: &Cache, exports: Vec<Export>, limits: Limits) -> Result<Server, Error> {
+/// Lets NBD clients connect.
+pub fn listen(config: &Config, server: &Server) -> Result<(), Error> {
     let all = &config.listen.nbd.0;
     for nbd in all {
         if let Address::Unix(path) = &nbd.get_ref().0
@@ -108,7 +104,7 @@ pub fn listen(config: &Config, cache: &Cache, exports: Vec<Export>, limits: Limi
         }
     }
     let addresses: Vec<Address> = all.iter().map(|nbd| nbd.get_ref().0.clone()).collect();
-    Server::start(cache.clone(), exports, &addresses, limits).map_err(|error| {
+    server.listen(&addresses).map_err(|error| {
         let wrong = match &error {
             octavo_block::Error::Listen { address, .. } => all.iter().find(|nbd| nbd.get_ref().0 == *address),
             _ => None,

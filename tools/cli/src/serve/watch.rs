@@ -2,57 +2,89 @@
 //!
 //! The engine also keeps these changes, for `octavo ctl stat` and the metrics
 //! ([`octavo::disk::Store::noticed`]). A check asks the file system, which may hang. So each file
-//! system has a thread of its own: one that hangs does not delay the checks of the others.
+//! system has a thread of its own: one that hangs does not delay the checks of the others. The
+//! threads hold no store: an export that is removed is closed at once.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use octavo::disk::Watch;
-use octavo_block::Export;
+use octavo::disk::{Store, Watch, WeakStore};
 
-use crate::error::Error;
+use crate::lock::lock;
 
 /// Time between two checks. A check takes one or two system calls per export, so that an idle
 /// server stays idle.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Starts to watch the stores of exports, until the process ends.
-pub fn start(exports: &[Export]) -> Result<(), Error> {
-    for exports in by_file_system(exports, |export| Path::new(export.object.store().name())) {
-        let names: Vec<String> = exports.iter().map(|export| export.name.clone()).collect();
-        let watch = Watch::new(exports.iter().map(|export| export.object.store().clone()));
-        let stores = exports.iter().map(|export| export.object.store().name().to_owned()).collect();
-        let started = std::thread::Builder::new()
-            .name("octavo-watch".into())
-            .spawn(move || look_after(watch, &names, stores));
-        started.map_err(|error| Error::failed(format!("cannot start a thread: {error}")))?;
+/// A file system, by its device number. Files whose file system is unknown form one group.
+type FileSystem = Option<u64>;
+
+/// An export and its store.
+type Watched = (String, WeakStore);
+
+/// The threads, by the file system that they check. A thread lives as long as the process.
+#[derive(Default)]
+pub struct Watches(Mutex<HashMap<FileSystem, Sender<Watched>>>);
+
+impl Watches {
+    /// Watches the store of an export until it is closed.
+    pub fn add(&self, export: &str, store: &Store) {
+        let file_system = file_system_of(Path::new(store.name()));
+        let mut threads = lock(&self.0);
+        let thread = threads.entry(file_system).or_insert_with(|| {
+            let (sender, receiver) = channel();
+            let started =
+                std::thread::Builder::new().name("octavo-watch".into()).spawn(move || look_after(&receiver));
+            if let Err(error) = started {
+                log::warn!("cannot start a thread that watches files: {error}");
+            }
+            sender
+        });
+        // Fails only if the thread could not be started, which has been logged.
+        let _ = thread.send((export.to_owned(), store.downgrade()));
     }
-    Ok(())
 }
 
-fn look_after(mut watch: Watch, names: &[String], stores: Vec<String>) {
+fn look_after(added: &Receiver<Watched>) {
+    let mut watch = Watch::new();
+    let mut names: HashMap<usize, Watched> = HashMap::new();
     loop {
-        std::thread::sleep(PERIOD);
+        // A thread without stores sleeps until one is added.
+        let next = match names.is_empty() {
+            true => added.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => added.recv_timeout(PERIOD),
+        };
+        match next {
+            Ok((name, weak)) => {
+                if let Some(store) = weak.upgrade() {
+                    names.insert(watch.add(&store), (name, weak));
+                }
+                // Exports that come and go in quick succession must not postpone all checks.
+                names.retain(|_, (_, store)| store.upgrade().is_some());
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
         for (number, change) in watch.look() {
-            let (name, store) = (&names[number], &stores[number]);
+            let Some((name, store)) = names.get(&number) else { continue };
+            let Some(store) = store.upgrade() else { continue };
+            let store = store.name();
             match change.is_alarming() {
                 true => log::warn!("\"{name}\": {store}: {change} (octavo-serve(1), CHANGES BY OTHERS)"),
                 false => log::info!("\"{name}\": {store}: {change}"),
             }
         }
+        names.retain(|_, (_, store)| store.upgrade().is_some());
     }
 }
 
-/// Files grouped by file system. Files whose file system is unknown form one group.
-fn by_file_system<T>(files: &[T], path: impl Fn(&T) -> &Path) -> Vec<Vec<&T>> {
-    let mut groups: BTreeMap<Option<u64>, Vec<&T>> = BTreeMap::new();
-    for file in files {
-        let device = std::fs::metadata(path(file)).ok().map(|metadata| metadata.dev());
-        groups.entry(device).or_default().push(file);
-    }
-    groups.into_values().collect()
+fn file_system_of(path: &Path) -> FileSystem {
+    std::fs::metadata(path).ok().map(|metadata| metadata.dev())
 }
 
 #[cfg(test)]
@@ -62,9 +94,9 @@ mod tests {
     /// Regression: one hung file system stopped the checks of all files.
     #[test]
     fn files_are_grouped_by_file_system() {
-        let files = ["/proc/version", "/no/such/file", "/proc/stat", "/dev/null"].map(Path::new);
-        let groups = by_file_system(&files, |path| path);
-        assert_eq!(groups.len(), 3, "{groups:?}");
-        assert!(groups.contains(&vec![&files[0], &files[2]]), "{groups:?}");
+        let [version, missing, stat, null] = ["/proc/version", "/no/such/file", "/proc/stat", "/dev/null"]
+            .map(|path| file_system_of(Path::new(path)));
+        assert_eq!((version, missing), (stat, None));
+        assert!(version.is_some() && null.is_some() && version != null);
     }
 }

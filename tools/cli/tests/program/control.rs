@@ -122,7 +122,7 @@ fn malformed_requests_are_answered_and_harm_nothing() {
         (b"{\"v\":1,\"do\":\"stop\"}\n", "there is no verb \"stop\"; known: stat, sync, drain"),
         (b"\xff\xfe\n", "not a request"),
         (b"\n", "not a request"),
-        (&[b'x'; 4096], "the line is longer than 4096 bytes"),
+        (&[b'x'; 16_384], "the line is longer than 16384 bytes"),
     ] {
         let message = refusal(line);
         assert!(message.contains(word), "{message}");

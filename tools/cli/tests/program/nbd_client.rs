@@ -56,6 +56,13 @@ impl Client {
         self.stream.write_all(&message)
     }
 
+    /// Sends the header of a write and half of its bytes.
+    pub fn send_half_a_write(&mut self, offset: u64, len: usize) {
+        let mut message = request(WRITE, 1, offset, len as u32);
+        message.extend(vec![9; len / 2]);
+        self.stream.write_all(&message).unwrap();
+    }
+
     /// Sends a flush without waiting for its reply.
     pub fn send_flush(&mut self, cookie: u64) -> std::io::Result<()> {
         self.stream.write_all(&request(FLUSH, cookie, 0, 0))

@@ -28,14 +28,6 @@ fn sigterm_writes_back_what_was_acknowledged() {
 }
 
 #[test]
-fn sighup_is_ignored_and_the_log_says_so() {
-    let (_directory, server) = served(&Setup::default());
-    server.signal("HUP");
-    server.wait_for_log("SIGHUP: ignored");
-    server.stat();
-}
-
-#[test]
 fn sigpipe_is_ignored() {
     let (_directory, server) = served(&Setup::default());
     server.signal("PIPE");

@@ -1,0 +1,350 @@
+//! [`Catalog`]: the partitions and exports that the server has now. Only it adds and removes them,
+//! at the start, for `octavo ctl` and in a reload.
+//!
+//! - One lock guards the lists. A change that holds it for long makes others fail after
+//!   [`LOCK_PATIENCE`] instead of hanging.
+//! - The start is a reload of a server that has nothing (`reload.rs`).
+//! - An export leaves in four steps: (1) no client finds it any more, and none uses it
+//!   ([`octavo_block::Server::retire`]); (2) its dirty pages are written and synced; (3) its object
+//!   is closed; (4) its store is closed and unlocked. Up to the third step, a failure offers the
+//!   export again. Steps 1 and 2 of `octavo ctl export remove` run without the lock: the export
+//!   is still listed, so nothing else can take its name, its path or its partition.
+//!
+//! Statistics, metrics and the control file system ask the cache and the NBD server, which follow
+//! at once.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use octavo::{Cache, Object, Partition, disk};
+use octavo_block::{Export, Retired, Server};
+use toml::Spanned;
+
+use super::build;
+use super::watch::Watches;
+use crate::config::{Config, ExportSection, PartitionSection, check};
+use crate::control::drain::{self, Refusal, Timeout};
+use crate::control::recorders::{self, Recorders};
+use crate::control::tree;
+use crate::lock::lock;
+use crate::logger::{Settings, Wishes};
+use crate::suggest;
+
+/// How long clients may take to finish their requests when they are disconnected.
+pub const GRACE: Duration = Duration::from_secs(5);
+
+/// How long a change waits for another one.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a removal waits until the last user of the store, such as a report, has let it go.
+const UNLOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pause between two looks at a lock or a store.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The partitions and exports of a server.
+pub struct Catalog {
+    /// The cache.
+    pub cache: Cache,
+    /// The NBD server.
+    pub server: Server,
+    /// The recordings in progress.
+    pub recorders: Arc<Recorders>,
+    /// When drains are given up.
+    pub drain_timeout: Arc<Timeout>,
+    /// The file that a reload reads.
+    pub file: Option<PathBuf>,
+    /// The log's settings without the file's, and the command line's wishes.
+    pub log: (Settings, Wishes),
+    pub(super) watches: Watches,
+    is_stopping: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// The lists.
+#[derive(Default)]
+pub struct State {
+    /// The configuration in force, without its partitions and exports. None before the start.
+    pub config: Option<Config>,
+    /// The partitions, oldest first.
+    pub partitions: Vec<Owned>,
+    /// The exports, oldest first.
+    pub exports: Vec<Listed>,
+}
+
+/// A partition.
+pub struct Owned {
+    /// Its settings at the start, or since the last reload.
+    pub section: PartitionSection,
+    /// The partition.
+    pub partition: Partition,
+    /// Whether the configuration's file has it. False: `octavo ctl` added it.
+    pub is_in_file: bool,
+}
+
+/// An export.
+pub struct Listed {
+    /// Its description.
+    pub section: ExportSection,
+    /// Its length when it was added.
+    pub len_bytes: u64,
+    /// Equal for all paths of its store.
+    pub identity: (u64, u64),
+    /// Whether the configuration's file has it. False: `octavo ctl` added it.
+    pub is_in_file: bool,
+}
+
+impl Catalog {
+    /// A server that has nothing yet.
+    pub fn new(cache: Cache, server: Server, file: Option<PathBuf>, log: (Settings, Wishes)) -> Catalog {
+        Catalog {
+            cache,
+            server,
+            recorders: Arc::default(),
+            drain_timeout: Arc::default(),
+            file,
+            log,
+            watches: Watches::default(),
+            is_stopping: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Refuses all further changes: the server is ending.
+    pub fn stop(&self) {
+        // Relaxed: a flag alone. A change that has begun is finished or abandoned.
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// The lists, for a change. The error is a sentence.
+    pub fn state(&self) -> Result<MutexGuard<'_, State>, String> {
+        let begun = Instant::now();
+        loop {
+            if self.is_stopping.load(Ordering::Relaxed) {
+                return Err("the server is ending".into());
+            }
+            match self.state.try_lock() {
+                Ok(state) => return Ok(state),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_PATIENCE => std::thread::sleep(LOOK),
+                Err(TryLockError::WouldBlock) => {
+                    return Err("another change has not ended yet, such as a reload that drains an export; \
+                                try again later"
+                        .into());
+                }
+            }
+        }
+    }
+
+    fn lists(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Adds an export. Returns its length. The error is a sentence.
+    pub fn add_export(&self, section: ExportSection) -> Result<u64, String> {
+        let mut state = self.state()?;
+        let (name, path) = (section.name.get_ref(), section.path.get_ref());
+        for text in [Some(&section.name), section.description.as_ref()].into_iter().flatten() {
+            octavo::check_name(text.get_ref())?;
+        }
+        if let Some(other) = state.exports.iter().find(|other| other.section.name.get_ref() == name) {
+            let path = other.section.path.get_ref().display();
+            return Err(format!("there is an export \"{name}\" already: {path}"));
+        }
+        let shown = path.display();
+        let identity = check::identity(path).map_err(|why| format!("\"{shown}\" {why}"))?;
+        if let Some(other) =
+            state.exports.iter().find(|other| other.conflicts_with(identity, section.read_only))
+        {
+            return Err(format!(
+                "\"{shown}\" is exported already, as \"{}\"; a path can be exported twice only if every export of it \
+                 is read-only",
+                other.section.name.get_ref()
+            ));
+        }
+        let partition = state.partition(section.partition.get_ref())?.clone();
+        let store = build::store(&section, disk::Store::open)?;
+        let object = partition.open(store, name).map_err(|error| error.to_string())?;
+        let len_bytes = object.len_bytes();
+        self.offer(&section, object)?;
+        state.exports.push(Listed { section, len_bytes, identity, is_in_file: false });
+        Ok(len_bytes)
+    }
+
+    /// Lets clients find an export, and watches its store. The error is a sentence; the object is
+    /// then closed.
+    pub fn offer(&self, section: &ExportSection, object: Object) -> Result<(), String> {
+        let export = Export {
+            name: section.name.get_ref().clone(),
+            description: section.description.as_ref().map(Spanned::get_ref).cloned().unwrap_or_default(),
+            read_only: section.read_only,
+            object: object.clone(),
+        };
+        if let Err(error) = self.server.add(export) {
+            // It has no dirty page, so this cannot lose one.
+            let _ = object.close();
+            return Err(error.to_string());
+        }
+        self.watches.add(section.name.get_ref(), object.store());
+        Ok(())
+    }
+
+    /// Drains and removes an export. `progress` gets its dirty bytes.
+    pub fn remove_export(
+        &self,
+        name: &str,
+        disconnect: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Refused> {
+        let known = self.state()?;
+        suggest::named("export", name, &known.exports, |export| export.section.name.get_ref())?;
+        drop(known);
+        // Steps 1 and 2.
+        let retired = self.retire(name, disconnect)?;
+        let refusals = drain::drain(vec![retired.object().clone()], self.drain_timeout.get(), progress);
+        if !refusals.is_empty() {
+            let message =
+                format!("\"{name}\" is not removed; it is served again, and its dirty pages are kept");
+            return Err(Refused { message, refusals });
+        }
+        // Its object has no dirty page and no client, so closing it writes nothing.
+        retired.object().close().map_err(|error| error.to_string())?;
+        // Without a limit on the wait: from here on the export cannot be offered again.
+        let mut state = self.lists();
+        self.let_go(retired);
+        state.exports.retain(|export| export.section.name.get_ref() != name);
+        log::info!("export \"{name}\" is removed");
+        Ok(())
+    }
+
+    /// Step 1. The error says what to do about clients.
+    pub fn retire(&self, name: &str, disconnect: bool) -> Result<Retired, String> {
+        self.server.retire(name, disconnect.then_some(GRACE)).map_err(|error| match error {
+            octavo_block::Error::InUse { .. } if disconnect => {
+                format!("{error}: the store does not answer their requests; it is served again")
+            }
+            octavo_block::Error::InUse { .. } => format!("{error}; --disconnect closes their connections"),
+            _ => error.to_string(),
+        })
+    }
+
+    /// Step 4, after the object was closed: forgets the export, and waits until its store is
+    /// unlocked.
+    pub fn let_go(&self, retired: Retired) {
+        let name = retired.object().name().to_owned();
+        let store = retired.object().store().downgrade();
+        retired.remove();
+        let begun = Instant::now();
+        while let Some(store) = store.upgrade() {
+            if begun.elapsed() >= UNLOCK_PATIENCE {
+                log::warn!("\"{name}\": {} stays locked until its last user lets it go", store.name());
+                break;
+            }
+            drop(store);
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Adds a partition. The error is a sentence.
+    pub fn add_partition(&self, section: PartitionSection) -> Result<(), String> {
+        let mut state = self.state()?;
+        let name = section.name.get_ref();
+        if name.is_empty() {
+            return Err("a partition's name cannot be empty".into());
+        }
+        let twin = |other: &&Owned| tree::path_of(other.partition.name()) == tree::path_of(name);
+        if let Some(other) = state.partitions.iter().find(twin) {
+            return Err(match other.partition.name() == name {
+                true => format!("there is a partition \"{name}\" already"),
+                false => {
+                    let other = other.partition.name();
+                    format!(
+                        "\"{name}\" and the partition \"{other}\" would be one directory of the control file system"
+                    )
+                }
+            });
+        }
+        let partition = self.cache.partition(build::partition(&section, None));
+        let partition = partition.map_err(|error| error.to_string())?;
+        if let Err(why) = self.record(&section, &partition) {
+            self.remove_made(&partition);
+            return Err(why);
+        }
+        log::info!("partition \"{name}\" is added");
+        state.partitions.push(Owned { section, partition, is_in_file: false });
+        Ok(())
+    }
+
+    /// Starts the recording of a new partition, if its section asks for one.
+    pub fn record(&self, section: &PartitionSection, partition: &Partition) -> Result<(), String> {
+        let Some(order) = section.order() else { return Ok(()) };
+        recorders::make_way(&order)?;
+        self.recorders.start(partition, &order).map(drop)
+    }
+
+    /// Removes a partition that no export uses. The error is a sentence.
+    pub fn remove_partition(&self, name: &str) -> Result<(), String> {
+        let mut state = self.state()?;
+        let partition = state.partition(name)?.clone();
+        let used: Vec<&str> =
+            state.exports_of(name).map(|export| export.section.name.get_ref().as_str()).collect();
+        if !used.is_empty() {
+            let list = used.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+            return Err(format!("partition \"{name}\" is used by its exports: {list}; remove them first"));
+        }
+        self.remove_made(&partition);
+        state.partitions.retain(|owned| owned.partition.name() != name);
+        log::info!("partition \"{name}\" is removed");
+        Ok(())
+    }
+
+    /// Removes a partition without objects.
+    pub fn remove_made(&self, partition: &Partition) {
+        self.recorders.stop(partition.name());
+        // A partition without objects has no page, so nothing can refuse.
+        if let Err(error) = self.cache.remove_partition(partition.name()) {
+            log::warn!("partition \"{}\": {error}", partition.name());
+        }
+    }
+
+    /// What to attach to: each export's name, path and length.
+    pub fn exports(&self) -> Vec<(ExportSection, u64)> {
+        self.lists().exports.iter().map(|export| (export.section.clone(), export.len_bytes)).collect()
+    }
+}
+
+impl Listed {
+    /// Whether a store with this identity cannot be opened beside this export.
+    pub fn conflicts_with(&self, identity: (u64, u64), read_only: bool) -> bool {
+        self.identity == identity && !(read_only && self.section.read_only)
+    }
+}
+
+impl State {
+    /// A partition by name. The error is a sentence.
+    pub fn partition(&self, name: &str) -> Result<&Partition, String> {
+        let found = suggest::named("partition", name, &self.partitions, |owned| owned.partition.name());
+        found.map(|owned| &owned.partition)
+    }
+
+    /// The exports of a partition.
+    pub fn exports_of<'s>(&'s self, partition: &'s str) -> impl Iterator<Item = &'s Listed> {
+        self.exports.iter().filter(move |export| export.section.partition.get_ref() == partition)
+    }
+}
+
+/// Why an export was not removed.
+pub struct Refused {
+    /// A sentence.
+    pub message: String,
+    /// The objects that could not be drained.
+    pub refusals: Vec<Refusal>,
+}
+
+impl From<String> for Refused {
+    fn from(message: String) -> Refused {
+        Refused { message, refusals: Vec::new() }
+    }
+}

@@ -1,0 +1,103 @@
+//! The verbs of the control protocol that change what is served.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::catalog::{Catalog, Refused};
+use super::step::Change;
+use crate::config::read;
+use crate::config::{ExportSection, PartitionSection};
+use crate::control::protocol::{Fault, Request, Verb};
+use crate::error::Error;
+
+/// Answers a request. `progress` gets the dirty bytes of the exports that are drained.
+pub fn answer(
+    catalog: &Catalog,
+    verb: Verb,
+    request: &Request,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Value, Fault> {
+    let progress = &mut |dirty_bytes| match dirty_bytes {
+        0 => {}
+        dirty_bytes => progress(dirty_bytes),
+    };
+    match verb {
+        Verb::ExportAdd => {
+            let name = named(&request.object, "export")?;
+            let section: ExportSection = section("export", name, request)?;
+            let answer = json!({
+                "name": name,
+                "path": section.path.get_ref(),
+                "partition": section.partition.get_ref(),
+                "read_only": section.read_only,
+            });
+            let len_bytes = catalog.add_export(section)?;
+            log::info!("export \"{name}\" is added");
+            let mut answer = answer;
+            answer["len_bytes"] = len_bytes.into();
+            Ok(answer)
+        }
+        Verb::ExportRemove => {
+            let name = named(&request.object, "export")?;
+            match catalog.remove_export(name, request.disconnect, progress) {
+                Ok(()) => Ok(json!({"name": name})),
+                Err(Refused { message, refusals }) => Err(Fault { message, objects: refusals }),
+            }
+        }
+        Verb::PartitionAdd => {
+            let name = named(&request.partition, "partition")?;
+            let section: PartitionSection = section("partition", name, request)?;
+            catalog.add_partition(section)?;
+            Ok(json!({"name": name}))
+        }
+        Verb::PartitionRemove => {
+            let name = named(&request.partition, "partition")?;
+            catalog.remove_partition(name)?;
+            Ok(json!({"name": name}))
+        }
+        Verb::Reload => {
+            let file = catalog.file.clone();
+            let changes = reload(catalog, request.disconnect, progress).map_err(lines)?;
+            Ok(json!({"file": file, "changes": changes}))
+        }
+        _ => Err(Fault::from("this verb changes nothing that is served".to_owned())),
+    }
+}
+
+/// Reloads the configuration, and logs what was changed or why it was refused.
+pub fn reload(
+    catalog: &Catalog,
+    disconnect: bool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<Change>, Error> {
+    let result = catalog.reload(disconnect, progress);
+    match &result {
+        Ok(changes) => {
+            for change in changes {
+                log::info!("reload: {} \"{}\": {}", change.kind, change.name, change.change);
+            }
+            log::info!("reload: the configuration is in force");
+        }
+        Err(error) => {
+            for line in error.lines() {
+                log::error!("reload: {line}");
+            }
+        }
+    }
+    result
+}
+
+fn named<'r>(name: &'r Option<String>, what: &str) -> Result<&'r str, Fault> {
+    name.as_deref().ok_or_else(|| format!("the name of the {what} is missing").into())
+}
+
+fn section<T: DeserializeOwned>(kind: &str, name: &str, request: &Request) -> Result<T, Fault> {
+    read::section(kind, name, &request.values).map_err(|lines| lines.join("\n").into())
+}
+
+fn lines(error: Error) -> Fault {
+    match error {
+        Error::Config(lines) | Error::Failed(lines) => lines.join("\n").into(),
+        other => other.lines().join("\n").into(),
+    }
+}

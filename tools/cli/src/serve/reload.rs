@@ -1,0 +1,202 @@
+//! Makes the server match a configuration: at the start, when it has nothing, and whenever the file
+//! is read again.
+//!
+//! 1. The configuration is read and checked, and compared with what the server has: which exports
+//!    and partitions to add, keep and remove. Keys that cannot change are refused.
+//! 2. Stores of new exports are opened as a rehearsal. Exports to be removed are retired, if no
+//!    client uses them. (With `disconnect`, this waits for step 4.)
+//! 3. What the engine can refuse is done in a way that can be undone (`step.rs`): limits and
+//!    policies, new partitions and their recordings, new objects.
+//! 4. Exports to be removed are drained.
+//! 5. The rest cannot be refused: objects are closed, partitions removed, exports offered.
+//!
+//! A problem in the steps 1 to 4 undoes everything, and the error lists every problem of the step.
+//! What `octavo ctl` has added is kept, unless the file has something else of that name.
+
+use octavo::{Object, disk};
+use octavo_block::Retired;
+
+use super::build::{self, OpenStore};
+use super::catalog::{Catalog, Listed, State};
+use super::step::{Change, Purpose, Step};
+use crate::config::{Config, ExportSection, bytes, check};
+use crate::control::drain;
+use crate::error::Error;
+use crate::logger;
+use crate::units::human_bytes;
+
+impl Catalog {
+    /// Reads the file again, and makes the server match it. `progress` gets the dirty bytes of the
+    /// exports that are drained.
+    ///
+    /// # Errors
+    /// Every reason why it is refused. Nothing was changed then, except if the error says so.
+    pub fn reload(&self, disconnect: bool, progress: &mut dyn FnMut(u64)) -> Result<Vec<Change>, Error> {
+        let file = self.file.as_deref().ok_or_else(|| {
+            Error::failed("the server was started without a configuration file that can be read again")
+        })?;
+        let config = Config::read(file)?;
+        check::doubtful(&config);
+        self.apply(config, Purpose::Reload { disconnect }, progress)
+    }
+
+    /// Makes the server match a configuration.
+    ///
+    /// # Errors
+    /// Those of [`Catalog::reload`].
+    pub fn apply(
+        &self,
+        config: Config,
+        purpose: Purpose,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<Change>, Error> {
+        let mut state = self.state().map_err(Error::failed)?;
+        let disconnect = matches!(purpose, Purpose::Reload { disconnect: true });
+        let open: OpenStore =
+            if purpose == Purpose::Check { disk::Store::rehearse } else { disk::Store::open };
+        let mut step = Step::new(self, &config);
+
+        let mut plan = step.plan(&state);
+        if matches!(purpose, Purpose::Reload { .. }) {
+            step.rehearse(&plan);
+        }
+        let mut retired = if disconnect { Vec::new() } else { step.retire(&plan, false) };
+        step.check()?;
+
+        step.change_limits(&mut plan, &state);
+        let made = step.make_partitions(&mut plan, &state, purpose);
+        let (opened, later) = step.open(&plan, &state, &made, open);
+        step.check()?;
+
+        if disconnect {
+            retired = step.retire(&plan, true);
+            step.check()?;
+        }
+        let failed = self.drain(&retired, progress);
+        if !failed.is_empty() {
+            return Err(Error::Failed(failed));
+        }
+
+        // Step 5.
+        step.keep();
+        let mut left = self.close(retired, &mut state);
+        for partition in &plan.partitions_removed {
+            self.remove_made(partition);
+            state.partitions.retain(|owned| owned.partition.name() != partition.name());
+        }
+        for (partition, section) in &plan.partitions_kept {
+            let before = partition.stat().dirty_max_bytes;
+            partition.set_dirty_max(bytes(&section.dirty_max));
+            let after = partition.stat().dirty_max_bytes;
+            if before != after {
+                let change = format!("dirty_max {} -> {}", human_bytes(before), human_bytes(after));
+                plan.changes.push(Change::new("partition", partition.name(), change));
+            }
+        }
+        state.partitions.extend(made);
+        let mut changes = plan.changes;
+        left.extend(self.offer_all(opened, later, &mut state, open));
+        changes.extend(self.adopt(config, &mut state));
+        if !left.is_empty() {
+            left.push("everything else of the configuration is in force".into());
+            return Err(Error::Failed(left));
+        }
+        Ok(changes)
+    }
+
+    /// Step 4. Returns why exports cannot be removed.
+    fn drain(&self, retired: &[Retired], progress: &mut dyn FnMut(u64)) -> Vec<String> {
+        let objects: Vec<Object> = retired.iter().map(|retired| retired.object().clone()).collect();
+        let refusals = drain::drain(objects, self.drain_timeout.get(), progress);
+        let line = |refusal: drain::Refusal| {
+            let (name, reason, dirty) = (refusal.name, refusal.reason, human_bytes(refusal.dirty_bytes));
+            format!(
+                "export \"{name}\" cannot be removed: {reason}; {dirty} are not in its store and stay in the cache; \
+                 nothing was changed"
+            )
+        };
+        refusals.into_iter().map(line).collect()
+    }
+
+    /// Closes drained exports. Returns why some could not be closed.
+    fn close(&self, retired: Vec<Retired>, state: &mut State) -> Vec<String> {
+        let mut left = Vec::new();
+        for retired in retired {
+            let name = retired.object().name().to_owned();
+            match retired.object().close() {
+                Ok(()) => {
+                    self.let_go(retired);
+                    state.exports.retain(|export| *export.section.name.get_ref() != name);
+                }
+                Err(error) => left.push(format!("export \"{name}\" is still served: {error}")),
+            }
+        }
+        left
+    }
+
+    /// Offers the new exports. Those of `later` are opened first: a removed export had their store.
+    fn offer_all(
+        &self,
+        opened: Vec<(ExportSection, Object)>,
+        later: Vec<ExportSection>,
+        state: &mut State,
+        open: OpenStore,
+    ) -> Vec<String> {
+        let mut left = Vec::new();
+        let later = later.into_iter().map(|section| {
+            let object = build::store(&section, open).and_then(|store| {
+                let partition = state.partition(section.partition.get_ref())?;
+                partition.open(store, section.name.get_ref()).map_err(|error| error.to_string())
+            });
+            (section, object)
+        });
+        let all: Vec<_> =
+            opened.into_iter().map(|(section, object)| (section, Ok(object))).chain(later).collect();
+        for (section, object) in all {
+            let offered = object.and_then(|object| {
+                let len_bytes = object.len_bytes();
+                self.offer(&section, object).map(|()| len_bytes)
+            });
+            let identity = check::identity(section.path.get_ref());
+            match (offered, identity) {
+                (Ok(len_bytes), Ok(identity)) => {
+                    state.exports.push(Listed { section, len_bytes, identity, is_in_file: true });
+                }
+                (Err(why), _) | (_, Err(why)) => {
+                    left.push(format!("export \"{}\" is not served: {why}", section.name.get_ref()));
+                }
+            }
+        }
+        left
+    }
+
+    /// Remembers the new configuration, and changes the settings that nothing can refuse.
+    fn adopt(&self, mut config: Config, state: &mut State) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let timeout = config.drain_timeout();
+        if state.config.is_some() && self.drain_timeout.get() != timeout {
+            changes.push(Change::new("server", "serve.drain_timeout", format!("{timeout:?}")));
+        }
+        self.drain_timeout.set(timeout);
+        let (settings, wishes) = &self.log;
+        let wanted = config.log.wishes();
+        if state.config.as_ref().is_some_and(|old| old.log.wishes() != wanted) {
+            changes.push(Change::new("server", "log", "as the file says".into()));
+        }
+        logger::change(settings.of_server(wishes, &wanted));
+        for section in std::mem::take(&mut config.partitions) {
+            let name = section.name.get_ref();
+            if let Some(owned) = state.partitions.iter_mut().find(|owned| owned.partition.name() == name) {
+                (owned.section, owned.is_in_file) = (section, true);
+            }
+        }
+        for section in std::mem::take(&mut config.exports) {
+            let same = |export: &&mut Listed| export.section.is_same(&section);
+            if let Some(export) = state.exports.iter_mut().find(same) {
+                (export.section, export.is_in_file) = (section, true);
+            }
+        }
+        state.config = Some(config);
+        changes
+    }
+}

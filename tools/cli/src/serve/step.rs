@@ -1,0 +1,420 @@
+//! The part of a reload that can be undone (`reload.rs`, steps 1 to 3): what to add, keep and
+//! remove, and the actions that the engine or a store can refuse.
+
+use octavo::{Limits, Object, Partition, disk};
+use octavo_block::Retired;
+use serde::Serialize;
+use toml::Spanned;
+
+use super::build::{self, OpenStore, Shares};
+use super::catalog::{Catalog, Listed, Owned, State};
+use crate::config::source::Problem;
+use crate::config::{Config, ExportSection, GroupSection, PartitionSection, check, fixed};
+use crate::control::{keys, tree};
+use crate::error::Error;
+use crate::limits;
+use crate::units::human_bytes;
+
+/// Why a configuration is applied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The server starts.
+    Start,
+    /// Only to find what is wrong with it: stores are not claimed, and nothing is recorded.
+    Check,
+    /// The file was read again. Whether clients of removed exports may be disconnected.
+    Reload { disconnect: bool },
+}
+
+/// One thing that a reload did or deliberately left.
+#[derive(Debug, Serialize)]
+pub struct Change {
+    /// `export`, `partition`, `group` or `server`.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: String,
+    /// What happened to it, in a few words.
+    pub change: String,
+}
+
+impl Change {
+    /// A change of something.
+    pub fn new(kind: &'static str, name: &str, change: String) -> Change {
+        Change { kind, name: name.into(), change }
+    }
+}
+
+/// What to do; sections are the new configuration's.
+#[derive(Default)]
+pub struct Plan<'c> {
+    /// Partitions to make.
+    pub partitions_added: Vec<&'c PartitionSection>,
+    /// Partitions that get the settings of their sections.
+    pub partitions_kept: Vec<(Partition, &'c PartitionSection)>,
+    /// Partitions to remove.
+    pub partitions_removed: Vec<Partition>,
+    /// Exports to open.
+    pub exports_added: Vec<&'c ExportSection>,
+    /// Exports to remove: those that the file no longer has, and those whose section has changed,
+    /// which are added again. Each with its section in the file, if there is one.
+    exports_removed: Vec<(String, Option<&'c ExportSection>)>,
+    /// Exports whose stores cannot be opened until another export is closed.
+    waiting: Vec<&'c ExportSection>,
+    /// What the plan does, in words.
+    pub changes: Vec<Change>,
+}
+
+/// A reload in progress. Dropping it undoes what was done, unless [`Step::keep`] was called.
+pub struct Step<'a> {
+    catalog: &'a Catalog,
+    config: &'a Config,
+    problems: Vec<Problem>,
+    /// Undone from the last to the first.
+    undo: Vec<Box<dyn FnOnce() + 'a>>,
+}
+
+impl<'a> Step<'a> {
+    /// A reload that has done nothing yet.
+    pub fn new(catalog: &'a Catalog, config: &'a Config) -> Step<'a> {
+        Step { catalog, config, problems: Vec::new(), undo: Vec::new() }
+    }
+
+    /// Fails with all problems found so far.
+    pub fn check(&mut self) -> Result<(), Error> {
+        match self.problems.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Config(self.config.source.lines(std::mem::take(&mut self.problems)))),
+        }
+    }
+
+    /// Keeps what was done.
+    pub fn keep(mut self) {
+        self.undo.clear();
+    }
+
+    fn report<T>(&mut self, value: &Spanned<T>, message: impl AsRef<str>) {
+        self.problems.push(self.config.source.problem(value.span().start, message));
+    }
+
+    /// Reports a problem with something that the file no longer has.
+    fn report_missing(&mut self, message: String) {
+        self.problems.push(Problem { offset: 0, message });
+    }
+
+    /// Step 1: compares the configuration with what the server has.
+    pub fn plan(&mut self, state: &State) -> Plan<'a> {
+        let config = self.config;
+        let mut plan = Plan::default();
+        if let Some(old) = &state.config {
+            fixed::of_the_server(old, config, &mut self.problems);
+        }
+        for section in &config.partitions {
+            let name = section.name.get_ref();
+            match state.partitions.iter().find(|owned| owned.partition.name() == name) {
+                Some(owned) => {
+                    fixed::of_a_partition(&owned.section, section, &mut self.problems);
+                    plan.partitions_kept.push((owned.partition.clone(), section));
+                }
+                None => plan.partitions_added.push(section),
+            }
+        }
+        for section in &config.exports {
+            let name = section.name.get_ref();
+            let listed = state.exports.iter().find(|listed| listed.section.name.get_ref() == name);
+            if listed.is_some_and(|listed| listed.section.is_same(section)) {
+                continue;
+            }
+            let change = if listed.is_some() { "changed: removed and added again" } else { "added" };
+            plan.changes.push(Change::new("export", name, change.into()));
+            plan.exports_added.push(section);
+            if listed.is_some() {
+                plan.exports_removed.push((name.clone(), Some(section)));
+            }
+        }
+        self.plan_what_the_file_lacks(&mut plan, state);
+        self.plan_stores(&mut plan, state);
+        plan
+    }
+
+    fn plan_what_the_file_lacks(&mut self, plan: &mut Plan<'a>, state: &State) {
+        let config = self.config;
+        let is_missing =
+            |export: &&Listed| config.exports.iter().all(|section| section.name != export.section.name);
+        for export in state.exports.iter().filter(is_missing) {
+            let name = export.section.name.get_ref();
+            let change = match export.is_in_file {
+                true => "removed",
+                false => "kept: it is not in the file; `octavo ctl` added it",
+            };
+            plan.changes.push(Change::new("export", name, change.into()));
+            if export.is_in_file {
+                plan.exports_removed.push((name.clone(), None));
+            }
+        }
+        for owned in &state.partitions {
+            let name = owned.partition.name();
+            if config.partitions.iter().any(|section| section.name.get_ref() == name) {
+                continue;
+            }
+            let remaining = state.exports_of(name).map(|export| export.section.name.get_ref());
+            let remaining: Vec<&String> = remaining
+                .filter(|name| !plan.exports_removed.iter().any(|(gone, _)| gone == *name))
+                .collect();
+            match (owned.is_in_file, remaining.first()) {
+                (false, _) => {
+                    let change = "kept: it is not in the file; `octavo ctl` added it";
+                    plan.changes.push(Change::new("partition", name, change.into()));
+                }
+                (true, Some(export)) => self.report_missing(format!(
+                    "partition \"{name}\" is no longer in the file, but \"{export}\", which `octavo ctl` added, uses it"
+                )),
+                (true, None) => {
+                    plan.changes.push(Change::new("partition", name, "removed".into()));
+                    plan.partitions_removed.push(owned.partition.clone());
+                }
+            }
+        }
+        for section in &plan.partitions_added {
+            let twin = |owned: &&Owned| {
+                !owned.is_in_file
+                    && tree::path_of(owned.partition.name()) == tree::path_of(section.name.get_ref())
+            };
+            if let Some(owned) = state.partitions.iter().find(twin) {
+                let other = owned.partition.name();
+                let why = format!(
+                    "this and \"{other}\", which `octavo ctl` added, would be one directory of control.fs"
+                );
+                self.report(&section.name, why);
+            }
+        }
+    }
+
+    /// Finds the stores that other exports have open: exports that stay, which is a problem, and
+    /// exports that are removed.
+    fn plan_stores(&mut self, plan: &mut Plan<'a>, state: &State) {
+        for section in plan.exports_added.clone() {
+            // A path that leads nowhere has been reported.
+            let Ok(identity) = check::identity(section.path.get_ref()) else { continue };
+            let conflicts =
+                state.exports.iter().filter(|listed| listed.conflicts_with(identity, section.read_only));
+            let mut is_waiting = false;
+            for listed in conflicts {
+                let name = listed.section.name.get_ref();
+                if plan.exports_removed.iter().any(|(gone, _)| gone == name) {
+                    is_waiting = true;
+                } else if !listed.is_in_file {
+                    let shown = section.path.get_ref().display();
+                    let why =
+                        format!("\"{shown}\" is exported already, as \"{name}\", which `octavo ctl` added");
+                    self.report(&section.path, why);
+                }
+            }
+            if is_waiting {
+                plan.waiting.push(section);
+            }
+        }
+    }
+
+    /// Step 2: opens the stores of new exports without claiming them.
+    pub fn rehearse(&mut self, plan: &Plan<'a>) {
+        for section in &plan.exports_added {
+            if let Err(why) = build::store(section, disk::Store::rehearse) {
+                self.report(&section.path, why);
+            }
+        }
+    }
+
+    /// Retires the exports that are to be removed.
+    pub fn retire(&mut self, plan: &Plan<'a>, disconnect: bool) -> Vec<Retired> {
+        let mut retired = Vec::new();
+        for (name, section) in &plan.exports_removed {
+            match (self.catalog.retire(name, disconnect), section) {
+                (Ok(export), _) => retired.push(export),
+                (Err(why), Some(section)) => self.report(&section.name, format!("has changed, but {why}")),
+                (Err(why), None) => self.report_missing(format!("it is no longer in the file, but {why}")),
+            }
+        }
+        retired
+    }
+
+    /// Step 3: changes groups, and the limits and policies of partitions. Guarantees fall before
+    /// others rise, because their sum has a bound.
+    pub fn change_limits(&mut self, plan: &mut Plan<'a>, state: &State) {
+        for partition in plan.partitions_removed.clone() {
+            // Its guarantee is free for others. It cannot be refused, and nothing is evicted.
+            let limits = Limits { min_bytes: 0, ..partition.limits() };
+            let _ = self.change_partition(&partition, limits, partition_policy(&partition));
+        }
+        self.change_groups(plan, state);
+        let mut kept = plan.partitions_kept.clone();
+        kept.sort_by_key(|(partition, section)| {
+            build::partition(section, None).min_bytes > partition.limits().min_bytes
+        });
+        for (partition, section) in kept {
+            let config = build::partition(section, None);
+            let (before, after) = (partition.limits(), config.limits());
+            let policy_before = partition.stat().policy;
+            let mut texts = differences(&before, &after);
+            if policy_before != config.policy.name() {
+                texts.push(format!("policy {policy_before} -> {}", config.policy.name()));
+            }
+            if texts.is_empty() {
+                continue;
+            }
+            match self.change_partition(&partition, after, config.policy) {
+                Ok(()) => plan.changes.push(Change::new("partition", partition.name(), texts.join(", "))),
+                Err(why) => self.blame(section, &why),
+            }
+        }
+    }
+
+    fn change_partition(
+        &mut self,
+        partition: &Partition,
+        limits: Limits,
+        policy: octavo::PolicyName,
+    ) -> Result<(), String> {
+        let (before, policy_before) = (partition.limits(), partition_policy(partition));
+        let cache = &self.catalog.cache;
+        keys::Changes::new(limits, policy).make(cache, partition)?;
+        let partition = partition.clone();
+        self.undo.push(Box::new(move || {
+            if let Err(why) = keys::Changes::new(before, policy_before).make(cache, &partition) {
+                log::warn!("partition \"{}\": its limits cannot be restored: {why}", partition.name());
+            }
+        }));
+        Ok(())
+    }
+
+    fn change_groups(&mut self, plan: &mut Plan<'a>, state: &State) {
+        let cache = &self.catalog.cache;
+        let mut wanted: Vec<(&str, Limits, Option<&GroupSection>)> = Vec::new();
+        for section in &self.config.groups {
+            wanted.push((section.name.get_ref(), build::group_limits(section), Some(section)));
+        }
+        for section in state.config.iter().flat_map(|old| &old.groups) {
+            let name = section.name.get_ref();
+            if !wanted.iter().any(|(other, ..)| other == name) {
+                wanted.push((name, Limits::default(), None));
+            }
+        }
+        for (name, limits, section) in wanted {
+            let found = cache.groups().into_iter().find(|(group, _)| group == name);
+            let before = found.map(|(_, limits)| limits).unwrap_or_default();
+            let texts = differences(&before, &limits);
+            if texts.is_empty() && state.config.is_some() {
+                continue;
+            }
+            match (cache.begin_group(name, limits), section) {
+                (Ok(owed), _) => {
+                    keys::go_on_with(&owed, cache);
+                    plan.changes.push(Change::new("group", name, texts.join(", ")));
+                    let name = name.to_owned();
+                    self.undo.push(Box::new(move || drop(cache.begin_group(&name, before))));
+                }
+                (Err(error), Some(section)) => self.report(&section.name, error.to_string()),
+                (Err(error), None) => self.report_missing(error.to_string()),
+            }
+        }
+    }
+
+    /// Reports a refusal of the engine at the key that it is most likely about.
+    fn blame(&mut self, section: &PartitionSection, why: &str) {
+        match (&section.node, &section.max, &section.min) {
+            (Some(node), ..) if why.contains("node") => self.report(node, why),
+            (.., Some(min)) if why.contains("min") => self.report(min, why),
+            (_, Some(max), _) => self.report(max, why),
+            (Some(node), ..) => self.report(node, why),
+            _ => self.report(&section.name, why),
+        }
+    }
+
+    /// Makes the new partitions, and starts their recordings before anything is opened, so that
+    /// they have every access.
+    pub fn make_partitions(&mut self, plan: &mut Plan<'a>, state: &State, purpose: Purpose) -> Vec<Owned> {
+        let is_first = state.partitions.is_empty();
+        let shares = is_first.then(|| Shares::new(&self.catalog.cache, &self.config.partitions));
+        let mut made = Vec::new();
+        for section in plan.partitions_added.clone() {
+            let config = build::partition(section, shares.as_ref());
+            let partition = match self.catalog.cache.partition(config) {
+                Ok(partition) => partition,
+                Err(error) => {
+                    self.blame(section, &error.to_string());
+                    continue;
+                }
+            };
+            let (catalog, undone) = (self.catalog, partition.clone());
+            self.undo.push(Box::new(move || catalog.remove_made(&undone)));
+            if purpose != Purpose::Check
+                && let Err(why) = catalog.record(section, &partition)
+                && let Some(file) = &section.record
+            {
+                self.report(file, why);
+            }
+            plan.changes.push(Change::new("partition", partition.name(), "added".into()));
+            made.push(Owned { section: section.clone(), partition, is_in_file: true });
+        }
+        made
+    }
+
+    /// Opens the objects of new exports. Returns them, and the exports whose stores another export
+    /// has open that is to be removed.
+    pub fn open(
+        &mut self,
+        plan: &Plan<'a>,
+        state: &State,
+        made: &[Owned],
+        open: OpenStore,
+    ) -> (Vec<(ExportSection, Object)>, Vec<ExportSection>) {
+        let (mut opened, mut later) = (Vec::new(), Vec::new());
+        for section in &plan.exports_added {
+            if plan.waiting.iter().any(|waiting| waiting.name == section.name) {
+                later.push((*section).clone());
+                continue;
+            }
+            let name = section.partition.get_ref();
+            let owned = made.iter().chain(&state.partitions).find(|owned| owned.partition.name() == name);
+            // A partition that could not be made has been reported.
+            let Some(owned) = owned else { continue };
+            let object = build::store(section, open).and_then(|store| {
+                owned.partition.open(store, section.name.get_ref()).map_err(|error| error.to_string())
+            });
+            match object {
+                Ok(object) => {
+                    let undone = object.clone();
+                    self.undo.push(Box::new(move || drop(undone.close())));
+                    opened.push(((*section).clone(), object));
+                }
+                Err(why) => self.report(&section.path, why),
+            }
+        }
+        (opened, later)
+    }
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        while let Some(action) = self.undo.pop() {
+            action();
+        }
+    }
+}
+
+fn partition_policy(partition: &Partition) -> octavo::PolicyName {
+    let name = partition.stat().policy;
+    let known = octavo::PolicyName::ALL.into_iter().find(|policy| policy.name() == name);
+    known.unwrap_or_default()
+}
+
+/// How limits differ, such as `max 32 MiB -> 64 MiB`.
+fn differences(before: &Limits, after: &Limits) -> Vec<String> {
+    let shown = |limits: &Limits, name: &str| {
+        let text = limits::text(limits, name).unwrap_or_default();
+        let is_size = name != "weight";
+        text.parse().ok().filter(|_| is_size).map_or(text, human_bytes)
+    };
+    let names = limits::NAMES.into_iter();
+    let differ = names.filter(|name| limits::text(before, name) != limits::text(after, name));
+    differ.map(|name| format!("{name} {} -> {}", shown(before, name), shown(after, name))).collect()
+}
