@@ -69,9 +69,9 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// New limits and a new policy.
-    pub fn new(limits: Limits, policy: PolicyName) -> Changes {
-        Changes { limits: Some(limits), policy: Some(policy), ..Changes::default() }
+    /// New limits, and perhaps a new policy.
+    pub fn new(limits: Limits, policy: Option<PolicyName>) -> Changes {
+        Changes { limits: Some(limits), policy, ..Changes::default() }
     }
 
     /// Parses a value by name. The error is a sentence.

@@ -1,7 +1,7 @@
 //! The part of a reload that can be undone (`reload.rs`, steps 1 to 3): what to add, keep and
 //! remove, and the actions that the engine or a store can refuse.
 
-use octavo::{Limits, Object, Partition, disk};
+use octavo::{Limits, Object, Partition, PolicyName, disk};
 use octavo_block::Retired;
 use serde::Serialize;
 use toml::Spanned;
@@ -243,7 +243,7 @@ impl<'a> Step<'a> {
         for partition in plan.partitions_removed.clone() {
             // Its guarantee is free for others. It cannot be refused, and nothing is evicted.
             let limits = Limits { min_bytes: 0, ..partition.limits() };
-            let _ = self.change_partition(&partition, limits, partition_policy(&partition));
+            let _ = self.change_partition(&partition, limits, None);
         }
         self.change_groups(plan, state);
         let mut kept = plan.partitions_kept.clone();
@@ -253,15 +253,14 @@ impl<'a> Step<'a> {
         for (partition, section) in kept {
             let config = build::partition(section, None);
             let (before, after) = (partition.limits(), config.limits());
-            let policy_before = partition.stat().policy;
+            let (policy_before, policy) = (partition.stat().policy, config.policy);
             let mut texts = differences(&before, &after);
-            if policy_before != config.policy.name() {
-                texts.push(format!("policy {policy_before} -> {}", config.policy.name()));
-            }
+            let policy = (policy.name() != policy_before).then_some(policy);
+            texts.extend(policy.map(|policy| format!("policy {policy_before} -> {}", policy.name())));
             if texts.is_empty() {
                 continue;
             }
-            match self.change_partition(&partition, after, config.policy) {
+            match self.change_partition(&partition, after, policy) {
                 Ok(()) => plan.changes.push(Change::new("partition", partition.name(), texts.join(", "))),
                 Err(why) => self.blame(section, &why),
             }
@@ -272,9 +271,9 @@ impl<'a> Step<'a> {
         &mut self,
         partition: &Partition,
         limits: Limits,
-        policy: octavo::PolicyName,
+        policy: Option<PolicyName>,
     ) -> Result<(), String> {
-        let (before, policy_before) = (partition.limits(), partition_policy(partition));
+        let (before, policy_before) = (partition.limits(), policy.and(policy_of(partition)));
         let cache = &self.catalog.cache;
         keys::Changes::new(limits, policy).make(cache, partition)?;
         let partition = partition.clone();
@@ -401,10 +400,9 @@ impl Drop for Step<'_> {
     }
 }
 
-fn partition_policy(partition: &Partition) -> octavo::PolicyName {
+fn policy_of(partition: &Partition) -> Option<PolicyName> {
     let name = partition.stat().policy;
-    let known = octavo::PolicyName::ALL.into_iter().find(|policy| policy.name() == name);
-    known.unwrap_or_default()
+    PolicyName::ALL.into_iter().find(|policy| policy.name() == name)
 }
 
 /// How limits differ, such as `max 32 MiB -> 64 MiB`.
