@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use octavo::disk::{Store, Watch, WeakStore};
 
@@ -52,23 +52,29 @@ impl Watches {
 fn look_after(added: &Receiver<Watched>) {
     let mut watch = Watch::new();
     let mut names: HashMap<usize, Watched> = HashMap::new();
+    let mut due = Instant::now();
     loop {
-        // A thread without stores sleeps until one is added.
+        // A thread without stores sleeps until one is added. Stores that are added in quick
+        // succession do not postpone the check, which also forgets those that were closed.
         let next = match names.is_empty() {
-            true => added.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            false => added.recv_timeout(PERIOD),
+            true => {
+                due = Instant::now() + PERIOD;
+                added.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            }
+            false => match due.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => Err(RecvTimeoutError::Timeout),
+                left => added.recv_timeout(left),
+            },
         };
         match next {
             Ok((name, weak)) => {
                 if let Some(store) = weak.upgrade() {
                     names.insert(watch.add(&store), (name, weak));
                 }
-                // Exports that come and go in quick succession must not postpone all checks.
-                names.retain(|_, (_, store)| store.upgrade().is_some());
                 continue;
             }
             Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => due = Instant::now() + PERIOD,
         }
         for (number, change) in watch.look() {
             let Some((name, store)) = names.get(&number) else { continue };

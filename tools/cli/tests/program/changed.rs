@@ -4,9 +4,12 @@
 use std::fs::File;
 use std::io::Write;
 
+use serde_json::json;
+
+use crate::control_client::ControlClient;
 use crate::metrics;
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup};
+use crate::server::{Directory, Server, Setup, served, wait_until};
 
 /// How many lines of the log hold a text.
 fn told(server: &Server, text: &str) -> usize {
@@ -62,4 +65,24 @@ fn each_change_of_a_served_file_by_another_program_is_reported_once() {
         server.log()
     );
     assert_eq!(object(1)["store_changes"], 0);
+}
+
+/// Every export that was added postponed the check of all others by five seconds, and the watch
+/// kept the memory of those that were removed.
+#[test]
+fn a_change_is_noticed_while_other_exports_come_and_go() {
+    let (directory, server) = served(&Setup::default());
+    let guest = directory.disk("guest", 1 << 20);
+    File::options().write(true).open(directory.join("disk")).unwrap().set_len(4096).unwrap();
+    let mut control = ControlClient::connect(&server.control);
+    let values = json!([["path", guest], ["partition", "p"]]);
+    wait_until(
+        || format!("the change is not noticed:\n{}", server.log()),
+        || {
+            control.succeeds(json!({"do": "export-add", "object": "guest", "values": values}));
+            control.succeeds(json!({"do": "export-remove", "object": "guest"}));
+            server.log().contains("changed its length to 4096 bytes")
+        },
+    );
+    assert_eq!(told(&server, "\"guest\": "), 0, "{}", server.log());
 }

@@ -304,8 +304,11 @@ fn exports_come_and_go_under_load_and_nothing_is_lost_or_leaked() {
         let busy = scope.spawn(|| keep_busy(&server, &stop, busy));
         let mut first = None;
         for round in 0..rounds {
-            if round == rounds / 10 {
-                first = Some(resources(&server));
+            if round.is_multiple_of(rounds / 10) {
+                let (descriptors, resident) = resources(&server);
+                println!("round {round}: {descriptors} descriptors, {} KiB resident", resident >> 10);
+                // The first tenth fills the cache and the allocator's arenas.
+                first = (round > 0).then(|| first.unwrap_or((descriptors, resident)));
             }
             let number = random.below(guests.len() as u64) as usize;
             come_and_go(&server, &mut control, &mut guests[number], round);
