@@ -133,14 +133,15 @@ impl Check<'_> {
     fn sizes(&mut self) {
         let cache = &self.config.cache;
         let memory_max = cache.memory_max.get_ref().0;
-        if let Some(page) = &cache.page_bytes
-            && !(page.get_ref().0.is_power_of_two() && (4096..=65536).contains(&page.get_ref().0))
-        {
-            let bytes = human_bytes(page.get_ref().0);
-            self.report(
-                page,
-                format!("invalid page size {bytes}; expected a power of two from 4KiB to 64KiB"),
-            );
+        let pages = self.config.partitions.iter().map(|partition| &partition.page_bytes);
+        for page in pages.chain([&cache.page_bytes]).flatten() {
+            let page_bytes = page.get_ref().0;
+            if !page_bytes.is_power_of_two() || !(4096..=1 << 20).contains(&page_bytes) {
+                let page_size = human_bytes(page_bytes);
+                let message =
+                    format!("invalid page size {page_size}; expected a power of two from 4KiB to 1MiB");
+                self.report(page, message);
+            }
         }
         self.fits(&cache.buffers_max, memory_max, "cache.memory_max");
         for partition in &self.config.partitions {

@@ -57,6 +57,7 @@ const OF_A_PARTITION: &[(&str, Text<PartitionSection>, Place<PartitionSection>)]
         |section| debug(section.cache_mode.as_ref().map(|mode| mode.get_ref().0).unwrap_or_default()),
         |section| start(&section.cache_mode),
     ),
+    ("page_bytes", |section| debug(bytes(&section.page_bytes)), |section| start(&section.page_bytes)),
     ("read_ahead", |section| debug(bytes(&section.read_ahead)), |section| start(&section.read_ahead)),
     (
         "node",

@@ -69,7 +69,7 @@ pub struct Config {
 pub struct CacheSection {
     /// The hard limit on all memory, in bytes.
     pub memory_max: Size,
-    /// Bytes of a page.
+    /// Bytes of a page, in partitions that do not say.
     pub page_bytes: Option<Size>,
     /// How stores are read and written.
     pub io: Option<Parsed<Engine>>,
@@ -102,6 +102,8 @@ pub struct PartitionSection {
     pub policy: Option<Parsed<PolicyName>>,
     /// When a write reaches the store.
     pub cache_mode: Option<Spanned<Parsed<CacheMode>>>,
+    /// Bytes of its pages.
+    pub page_bytes: Option<Size>,
     /// Bytes that are never taken from it.
     pub min: Option<Size>,
     /// Bytes that are taken from it last.

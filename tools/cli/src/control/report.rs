@@ -56,6 +56,7 @@ pub struct PartitionReport {
     pub name: String,
     pub policy: String,
     pub cache_mode: String,
+    pub page_bytes: u64,
     pub objects: Vec<ObjectReport>,
     /// The recording in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,6 +135,7 @@ impl Report {
             PartitionReport {
                 policy: stat.policy.into(),
                 cache_mode: stat.cache_mode.into(),
+                page_bytes: partition.page_bytes(),
                 objects: partition.objects().iter().map(object).collect(),
                 figures: FIGURES
                     .iter()

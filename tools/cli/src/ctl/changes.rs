@@ -83,6 +83,9 @@ pub struct New {
     /// writethrough or writeback [default: writethrough]
     #[arg(long, visible_alias = "mode", value_name = "MODE")]
     cache_mode: Option<String>,
+    /// The size of its pages, from 4KiB to 1MiB [default: cache.page_bytes]
+    #[arg(long, value_name = "SIZE")]
+    page_bytes: Option<String>,
     /// Bytes that are never taken from it
     #[arg(long, value_name = "SIZE")]
     min: Option<String>,
@@ -164,6 +167,7 @@ impl Partition {
                 let given = [
                     ("policy", &new.policy),
                     ("cache_mode", &new.cache_mode),
+                    ("page_bytes", &new.page_bytes),
                     ("min", &new.min),
                     ("low", &new.low),
                     ("high", &new.high),

@@ -22,7 +22,7 @@ pub fn cache(config: &Config, topology: Option<TopologySource>) -> Result<Cache,
     let defaults = CacheConfig::default();
     let cache = Cache::new(CacheConfig {
         memory_max_bytes: section.memory_max.get_ref().0,
-        // Checked to be at most 64 KiB.
+        // Checked to be at most 1 MiB.
         page_bytes: bytes(&section.page_bytes).map_or(defaults.page_bytes, |bytes| bytes as u32),
         engine: section.io.as_ref().map_or(defaults.engine, |io| io.0),
         buffers_max_bytes: bytes(&section.buffers_max),
@@ -90,6 +90,8 @@ pub fn partition(section: &PartitionSection, shares: Option<&Shares>) -> Partiti
     PartitionConfig {
         policy: section.policy.as_ref().map_or(defaults.policy, |policy| policy.0),
         cache_mode: section.cache_mode.as_ref().map_or(defaults.cache_mode, |mode| mode.get_ref().0),
+        // Checked to be at most 1 MiB.
+        page_bytes: bytes(&section.page_bytes).map(|bytes| bytes as u32),
         max_bytes: bytes(&section.max),
         start_bytes: shares.map(|shares| shares.of(section).max(min_bytes)),
         min_bytes,

@@ -72,7 +72,7 @@ io = "urng"
 "32MiB" -> "32MiB"
 page_bytes = "5KiB"
 buffers_max = "1G"
-3:14: cache.page_bytes: invalid page size 5 KiB; expected a power of two from 4KiB to 64KiB
+3:14: cache.page_bytes: invalid page size 5 KiB; expected a power of two from 4KiB to 1MiB
 4:15: cache.buffers_max: 1 GiB does not fit into cache.memory_max, 32 MiB
 
 "lru" -> "lruu"
