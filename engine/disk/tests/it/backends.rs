@@ -333,6 +333,7 @@ fn a_child_of_fork_neither_uses_nor_drops_its_parents_back_end() {
         // SAFETY: `bytes` outlives the call.
         let refused = unsafe { ring.run(&store, Op::Read, 0, &[bytes.io_buffer()]) };
         let is_refused = refused.is_err_and(|error| error.to_string().contains("child of fork"))
+            && store.present_len_bytes().is_err()
             && store.adopt_len_bytes().is_err()
             && store.set_len_bytes(4096).is_err();
         drop(request);
@@ -361,6 +362,7 @@ fn adopting_a_length_waits_for_the_io_in_flight() {
         let request = requests.recv().unwrap();
         assert_eq!(request.len_bytes(), 8192, "cut by the old length");
         len_bytes.store(12_288, Ordering::SeqCst);
+        assert_eq!((store.present_len_bytes().unwrap(), store.len_bytes()), (12_288, 8192));
         let is_adopted = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -375,7 +377,8 @@ fn adopting_a_length_waits_for_the_io_in_flight() {
         assert!(bytes[..] == padded(&[5; 8192], 16_384));
         assert_eq!(store.len_bytes(), 12_288);
         len_bytes.store(u64::MAX, Ordering::SeqCst);
-        assert!(store.adopt_len_bytes().is_err() && store.set_len_bytes(4096).is_err());
+        assert!(store.present_len_bytes().is_err() && store.adopt_len_bytes().is_err());
+        assert!(store.set_len_bytes(4096).is_err());
         assert_eq!(store.len_bytes(), 12_288);
     }
 }

@@ -3,8 +3,9 @@
 //! One seed decides everything: the disk, the shape of the cache, the operations, which requests
 //! fail and when the power fails. A failing seed is printed. `OCTAVO_TWIN_SEED` repeats one seed,
 //! with `OCTAVO_TWIN_TRACE` printing each step; `OCTAVO_TWIN_STEPS` sets the number of steps per
-//! test.
+//! test. One test runs over the back end of `disk.rs`, whose threads make each run different.
 
+mod disk;
 mod model;
 mod world;
 
@@ -39,9 +40,9 @@ fn nodes(mode: NumaMode, nodes: u32, cores: u32) -> Nodes {
     (mode, TopologySource::Emulated { nodes, cores })
 }
 
-fn run(seed: u64, nodes: Nodes) -> u64 {
+fn run(seed: u64, nodes: Nodes, is_threaded: bool) -> u64 {
     let _named = Seed(seed);
-    let mut world = World::new(Random::new(seed), nodes);
+    let mut world = World::new(Random::new(seed), nodes, is_threaded);
     world.traced = std::env::var_os("OCTAVO_TWIN_TRACE").is_some();
     world.run(STEPS);
     world.end()
@@ -50,8 +51,12 @@ fn run(seed: u64, nodes: Nodes) -> u64 {
 /// Runs as many seeds as make up `steps` steps, on two threads; the environment may ask for another
 /// number of steps, or for one seed.
 fn agrees(steps: u64, nodes: Nodes) {
+    agrees_over(steps, nodes, false);
+}
+
+fn agrees_over(steps: u64, nodes: Nodes, is_threaded: bool) {
     if let Some(seed) = number("OCTAVO_TWIN_SEED") {
-        run(seed, nodes);
+        run(seed, nodes, is_threaded);
         return;
     }
     let steps = number("OCTAVO_TWIN_STEPS").unwrap_or(steps);
@@ -59,7 +64,7 @@ fn agrees(steps: u64, nodes: Nodes) {
         let watchdog = Watchdog::new(Duration::from_secs(60), "the naive twin");
         for seed in (half..steps.div_ceil(STEPS)).step_by(2) {
             watchdog.feed(format!("OCTAVO_TWIN_SEED={seed}"));
-            run(seed, nodes);
+            run(seed, nodes, is_threaded);
         }
     };
     std::thread::scope(|scope| {
@@ -71,6 +76,12 @@ fn agrees(steps: u64, nodes: Nodes) {
 #[test]
 fn a_cache_agrees_with_its_naive_twin() {
     agrees(2_000_000, nodes(NumaMode::Off, 1, 1));
+}
+
+#[test]
+fn a_cache_over_a_back_end_with_threads_agrees_with_its_naive_twin() {
+    agrees_over(90_000, nodes(NumaMode::Off, 1, 1), true);
+    agrees_over(24_000, nodes(NumaMode::Message, 2, 2), true);
 }
 
 #[test]
@@ -103,7 +114,7 @@ fn a_seed_repeats_every_event_of_the_simulated_disk() {
     for seed in 1_000_000..1_000_004 {
         let kinds = [NumaMode::Off, NumaMode::Partition, NumaMode::Replicate];
         for nodes in kinds.map(|mode| nodes(mode, 3, 1)) {
-            assert_eq!(run(seed, nodes), run(seed, nodes), "seed {seed}");
+            assert_eq!(run(seed, nodes, false), run(seed, nodes, false), "seed {seed}");
         }
     }
 }

@@ -1,8 +1,9 @@
 //! A cache whose configuration comes from a seed, and the random operations on it.
 
+use super::disk::Disk;
 use super::model::{Mark, Twin};
 use crate::fixture::{batch_at, bytes_at, scene, small};
-use octavo::disk::{SimDisk, SimFaults, SimOptions, Store};
+use octavo::disk::{SimFaults, SimOptions, Store};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, Partition, PartitionConfig, Pin,
@@ -17,7 +18,7 @@ const LEN_MAX: u64 = 160 << 10;
 
 pub struct World {
     random: Random,
-    disk: SimDisk,
+    disk: Disk,
     cache: Cache,
     partitions: Vec<Partition>,
     queue: Queue,
@@ -48,7 +49,7 @@ struct Flight {
 }
 
 impl World {
-    pub fn new(mut random: Random, (numa, topology): (NumaMode, TopologySource)) -> World {
+    pub fn new(mut random: Random, (numa, topology): (NumaMode, TopologySource), is_threaded: bool) -> World {
         let page_bytes = random.pick(&[4096, 4096, 16384]);
         let segment_bytes = page_bytes * WAYS as u64 * random.pick(&[1, 1, 2]);
         // Some partitions have pages of their own size, and segments to match.
@@ -68,7 +69,7 @@ impl World {
             block_bytes: random.pick(&[512, 4096]),
             ..SimOptions::default()
         };
-        let disk = SimDisk::new(options);
+        let disk = Disk::new(options, is_threaded);
         let buffers_bytes = random.pick(&[128 << 10, 192 << 10, 1 << 20]);
         // Workers have rings of their own.
         let works = matches!(numa, NumaMode::Message | NumaMode::Auto);
@@ -290,7 +291,7 @@ impl<'o> Epoch<'o> {
             }
             self.step(world, &objects[number], number, kind);
         }
-        self.crash = world.random.one_in(3);
+        self.crash = world.random.one_in(3) && world.disk.can_crash();
     }
 
     /// Completes everything in flight, possibly after a crash, and checks that pins still show
@@ -351,7 +352,7 @@ impl<'o> Epoch<'o> {
                 let objects = object.stat().dirty_bytes;
                 assert!(objects <= world.partitions.iter().map(|p| p.stat().dirty_bytes).sum());
             }
-            _ => _ = world.disk.step(),
+            _ => world.disk.step(),
         }
         self.notice(world);
     }
