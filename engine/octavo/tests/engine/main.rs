@@ -5,6 +5,7 @@
 
 mod ahead;
 mod auto;
+mod backends;
 mod basics;
 mod batch;
 mod clearing;
