@@ -197,7 +197,7 @@ impl Ring {
             return io.result(store.name());
         }
         match store.kind() {
-            Kind::Target(target) => return target.clone().run(io, self.core.shard),
+            Kind::Target(target) => return target.run(io, self.core.shard),
             Kind::File(file) => {
                 file.enter(self.core.shard, op);
                 file.cut(&mut io);

@@ -69,7 +69,7 @@ struct Inner {
 
 pub(crate) enum Kind {
     File(Box<FileStore>),
-    Target(Arc<dyn Target>),
+    Target(Box<dyn Target>),
 }
 
 impl Store {
@@ -139,7 +139,7 @@ impl Store {
     /// Creates a store in memory of `len_bytes` zeros, for tests and tools. It allocates memory as
     /// it is written, and its content is lost on drop.
     pub fn memory(name: &str, len_bytes: u64) -> Store {
-        Store::new(name.to_owned(), Kind::Target(Arc::new(MemoryStore::new(len_bytes))))
+        Store::new(name.to_owned(), Kind::Target(Box::new(MemoryStore::new(len_bytes))))
     }
 
     /// Creates a store whose I/O `backend` carries. `name` is the store's name in errors and in the
@@ -154,7 +154,7 @@ impl Store {
     /// See [`Backend`].
     pub fn from_backend(name: &str, backend: impl Backend) -> Result<Store, OpenError> {
         let backend = BackendStore::open(name, Box::new(backend))?;
-        Ok(Store::new(name.to_owned(), Kind::Target(Arc::new(backend))))
+        Ok(Store::new(name.to_owned(), Kind::Target(Box::new(backend))))
     }
 
     fn new(name: String, kind: Kind) -> Store {
@@ -414,7 +414,7 @@ impl SimDisk {
     /// Opens the file of this name. If there is none, creates one of `len_bytes` zeros, which are
     /// durable from the start. An existing file keeps its length.
     pub fn store(&self, name: &str, len_bytes: u64) -> Store {
-        Store::new(name.to_owned(), Kind::Target(Arc::new(self.open(name, len_bytes))))
+        Store::new(name.to_owned(), Kind::Target(Box::new(self.open(name, len_bytes))))
     }
 }
 

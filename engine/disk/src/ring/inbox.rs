@@ -164,7 +164,7 @@ impl RingCore {
                 if let Some(disk) = target.disk() {
                     self.remember_disk(disk);
                 }
-                target.clone().submit(io, self.clone(), self.shard);
+                target.submit(io, self.clone(), self.shard);
             }
             Kind::File(_) => {
                 let job = FileIo::begin(io, store, self.shard);

@@ -108,7 +108,7 @@ impl Target for BackendStore {
         self.alone(Op::Read, || self.carrier.backend().len_bytes())
     }
 
-    fn submit(self: Arc<Self>, mut io: Io, ring: Arc<dyn Sink>, shard: u8) {
+    fn submit(&self, mut io: Io, ring: Arc<dyn Sink>, shard: u8) {
         if !self.carrier.is_of_this_process() {
             io.fail(libc::EIO, Some(FORKED));
             return ring.complete(io.token, io.result(&self.carrier.name), None);
@@ -116,7 +116,7 @@ impl Target for BackendStore {
         Flight::start(io, self.carrier.clone(), ring, shard);
     }
 
-    fn run(self: Arc<Self>, io: Io, shard: u8) -> Result<(), IoError> {
+    fn run(&self, io: Io, shard: u8) -> Result<(), IoError> {
         Single::run(|ring| self.submit(io, ring, shard), || false)
     }
 }

@@ -115,12 +115,12 @@ impl Target for MemoryStore {
         Ok(())
     }
 
-    fn submit(self: Arc<Self>, io: Io, ring: Arc<dyn Sink>, _: u8) {
+    fn submit(&self, io: Io, ring: Arc<dyn Sink>, _: u8) {
         self.execute(&io);
         ring.complete(io.token, Ok(()), None);
     }
 
-    fn run(self: Arc<Self>, io: Io, _: u8) -> Result<(), IoError> {
+    fn run(&self, io: Io, _: u8) -> Result<(), IoError> {
         self.execute(&io);
         Ok(())
     }

@@ -47,10 +47,10 @@ pub(crate) trait Target: Send + Sync {
 
     /// Starts an I/O, which is valid. Its completion goes to `ring`, which has the `shard` of
     /// gates. Called with no lock of this crate held.
-    fn submit(self: Arc<Self>, io: Io, ring: Arc<dyn Sink>, shard: u8);
+    fn submit(&self, io: Io, ring: Arc<dyn Sink>, shard: u8);
 
     /// Executes an I/O, which is valid. Returns when it has completed.
-    fn run(self: Arc<Self>, io: Io, shard: u8) -> Result<(), IoError>;
+    fn run(&self, io: Io, shard: u8) -> Result<(), IoError>;
 }
 
 impl Target for SimStore {
@@ -70,12 +70,12 @@ impl Target for SimStore {
         Some(&self.disk)
     }
 
-    fn submit(self: Arc<Self>, io: Io, ring: Arc<dyn Sink>, _: u8) {
+    fn submit(&self, io: Io, ring: Arc<dyn Sink>, _: u8) {
         self.push(ring.clone(), io);
         ring.sim_moves();
     }
 
-    fn run(self: Arc<Self>, io: Io, _: u8) -> Result<(), IoError> {
+    fn run(&self, io: Io, _: u8) -> Result<(), IoError> {
         Single::run(|ring| self.push(ring, io), || self.disk.step())
     }
 }
