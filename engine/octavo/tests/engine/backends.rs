@@ -1,5 +1,5 @@
-//! Several threads over a back end that a user wrote: it answers inside of `submit` or from a thread
-//! of its own, in part, and with errors. Each byte that a read shows was written there.
+//! Several threads over a back end that a user wrote: it answers inside of `submit` or from a
+//! thread of its own, in part, and with errors. Each byte that a read shows was written there.
 
 use crate::fixture::{PAGE, bytes_at, scene, sized, small, written_back};
 use octavo::disk::{Backend, IoRequest, Op, Store};
