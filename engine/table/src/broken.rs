@@ -25,6 +25,8 @@ pub enum Step {
     WritebackIgnoresVersion,
     /// P12 that sets its flag without checking the word.
     WaitWithoutSwap,
+    /// R5 that gives back the frames of snapshots.
+    GiveBackSnapshots,
     /// T2 that sets no bit.
     NoLink,
     /// T2 that trusts a bit that is already set.

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 
-use super::{SWITCH, away, explore, slot, twin};
+use super::{SWITCH, away, explore, slot, table, twin};
 use crate::broken::{Step, set};
 
 /// Returns whether the model fails with `step` broken. No other model may run, because the switch
@@ -17,7 +17,7 @@ fn fails_without(step: Step, model: fn()) -> bool {
 }
 
 /// The steps, as `broken` explains them, each with the models that must notice its absence.
-const MODELS: [(Step, fn()); 24] = [
+const MODELS: [(Step, fn()); 25] = [
     (Step::NoRecheck, slot::glance_against_evict),
     (Step::NoRecheck, slot::write_against_glance),
     (Step::NoRecheck, slot::word_against_evict),
@@ -33,6 +33,7 @@ const MODELS: [(Step, fn()); 24] = [
     (Step::WriteIgnoresPins, slot::write_against_pin),
     (Step::WritebackIgnoresVersion, slot::writeback_against_write),
     (Step::WaitWithoutSwap, slot::wait_against_publish),
+    (Step::GiveBackSnapshots, table::pin_held_while_its_segment_leaves),
     (Step::NoLink, twin::copy_against_write),
     (Step::LinkOnce, twin::copy_where_a_bit_is_set_against_write),
     (Step::PublishOvertaken, twin::copy_against_write),

@@ -235,6 +235,47 @@ fn a_pinned_page_that_moves_leaves_a_snapshot_that_its_last_pin_frees_p4_p5_p9_r
     });
 }
 
+/// A thread pins and reads the page while its segment empties, is taken out of use and gives back
+/// its frames. The thread unpins it in the meantime or, if it `holds_on`, afterwards.
+fn pin_while_its_segment_leaves(holds_on: bool) {
+    let cache = cache(2);
+    cache.bring(0, FILLED, false);
+    let mover = cache.spawn(|cache| {
+        cache.table.leave(FIRST).into_iter().for_each(|mv| cache.advance(1, mv));
+        cache.table.retire(FIRST).expect("the page has moved");
+        let kept = cache.table.snapshots_in(FIRST);
+        // The kernel zeroes what it takes.
+        [SlotIndex(0), SlotIndex(1)]
+            .iter()
+            .filter(|slot| !kept.contains(slot))
+            .for_each(|slot| cache.frame(*slot).fill(0));
+    });
+    let found = cache.table.find(PAGE).filter(|found| found.slot().pin(found.word).is_ok());
+    let mut mover = Some(mover);
+    if let Some(found) = found {
+        assert_eq!(cache.frame(found.index).whole(), FILLED);
+        if holds_on {
+            mover.take().expect("joined once").join().unwrap();
+        }
+        assert_eq!(cache.frame(found.index).whole(), FILLED, "a pinned page changed");
+        found.slot().unpin();
+    }
+    mover.into_iter().for_each(|mover| mover.join().unwrap());
+    let (_, state, bytes) = cache.only_copy().unwrap();
+    assert_eq!((state, bytes), (State::Clean, FILLED));
+    let is_free = |slot: &u32| cache.table.slot(SlotIndex(*slot)).load().state() == State::Free;
+    assert_eq!((0..4).filter(is_free).count(), 3, "the last unpin frees a snapshot");
+}
+
+pub(super) fn pin_held_while_its_segment_leaves() {
+    pin_while_its_segment_leaves(true);
+}
+
+#[test]
+fn a_pin_keeps_its_frame_while_its_segment_leaves_r5_p4_p5() {
+    holds(Some(2), || pin_while_its_segment_leaves(false));
+}
+
 /// Between the two stores of R4 the entry names the new segment while the record still names the
 /// move. An earlier `lock` then locked the same set twice, and waited for itself.
 #[test]

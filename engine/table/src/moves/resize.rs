@@ -19,6 +19,12 @@
 //!   no page of the entry.
 //! - **R4** When a pass leaves nothing behind, the mover changes the entry, and then clears the
 //!   record, both with release: a thread that no longer sees the record sees the new entry.
+//! - **R5** A segment that R4 has left without entries is taken out of use once each of its slots
+//!   is Free or Detached. A page comes into a set only under the set's lock and through an entry
+//!   (R3), so the Free slots stay free, and their frames may go back to the kernel. A Detached slot
+//!   keeps its frame, in or out of use, until the last unpin makes it Free (P5). The acquire load
+//!   that finds a slot Free pairs with P5 and P9: all reads of the frame's bytes by pins are over.
+//!   A segment may join again while it has Detached slots, which claims skip (P1).
 //!
 //! A reader without a lock may look in the old segment at any time. It finds the page, or nothing.
 //! It never finds another page, because tags are compared in full, and never old bytes, because the
@@ -33,13 +39,14 @@
 //! When the directory doubles, the new entries form a fresh copy (a level). A reader of the old
 //! copy may look in an old segment, as above.
 
+use crate::broken::{self, Step};
 use crate::index::{Found, NodeId, SegmentIndex, SetNumber, SlotIndex};
 use crate::policy::{Policy, with_policy};
 use crate::set::guard::{Claim, SetGuard};
 use crate::sync::atomic::Ordering;
 use crate::table::Table;
 use crate::table::directory::Move;
-use crate::word::slot::State;
+use crate::word::slot::{State, Word};
 use crate::word::tag::Tag;
 
 /// The outcome of a pass over an entry.
@@ -146,10 +153,11 @@ impl<const W: usize> Table<W> {
         self.entries_to_shift(from, to, count).into_iter().map(to_move).collect()
     }
 
-    /// Takes an emptied segment out of use.
+    /// Takes an emptied segment out of use (R5). Snapshots for pins may stay in it: the caller
+    /// keeps their frames ([`Self::snapshots_in`]).
     ///
     /// # Errors
-    /// A slot that is not free yet: a pinned snapshot, or a page that a thread owns.
+    /// A slot that still has a page.
     ///
     /// # Panics
     /// If directory entries still name the segment.
@@ -159,8 +167,8 @@ impl<const W: usize> Table<W> {
         Ok(())
     }
 
-    /// Checks that an emptied segment can be taken out of use. After success no page can come into
-    /// the segment, so the answer stays valid.
+    /// Checks that an emptied segment can be taken out of use (R5). After success no page can come
+    /// into the segment, so the answer stays valid.
     ///
     /// # Errors
     /// As [`Self::retire`].
@@ -175,7 +183,8 @@ impl<const W: usize> Table<W> {
         for set in self.sets_of(segment) {
             let _lock = self.head(set).lock.lock();
             for way in 0..W {
-                if self.slot_in(set, way).load().state() != State::Free {
+                let state = self.slot_in(set, way).load().state();
+                if !matches!(state, State::Free | State::Detached) {
                     return Err(self.index_of(set, way));
                 }
             }
@@ -188,6 +197,15 @@ impl<const W: usize> Table<W> {
         self.record(segment).live.store(0, Ordering::Release);
         self.header().live.store(self.live_segments() - 1, Ordering::Relaxed);
         self.tell_capacity();
+    }
+
+    /// Returns the slots of a segment out of use that keep a snapshot for pins, in ascending order
+    /// (R5). The frames of all other slots may go back to the system. A slot that is not among them
+    /// never is again before the segment joins.
+    pub fn snapshots_in(&self, segment: SegmentIndex) -> Vec<SlotIndex> {
+        debug_assert!(!self.is_live(segment), "{segment:?} is in use");
+        let keeps = |word: Word| word.state() != State::Free && !broken::is(Step::GiveBackSnapshots);
+        self.slots_of(segment).filter(|(_, word)| keeps(*word)).map(|(slot, _)| slot).collect()
     }
 
     /// Makes one pass of a move (R1 to R4): moves those pages of the entry that are quiet. Call

@@ -24,7 +24,7 @@ use crate::policy::PolicyKind;
 use crate::policy::balance::Balance;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::word::probe::ProbeKind;
-use crate::word::slot::Slot;
+use crate::word::slot::{Slot, Word};
 
 pub(crate) mod directory;
 pub(crate) mod dirty;
@@ -359,6 +359,13 @@ impl<const W: usize> Table<W> {
 
     pub(crate) fn segment_of_set(&self, set: SetNumber) -> SegmentIndex {
         SegmentIndex(set.0 >> self.layout().set_shift)
+    }
+
+    /// Returns the slots of a segment, in the order of their numbers, with their words at this
+    /// moment. Takes no lock.
+    pub fn slots_of(&self, segment: SegmentIndex) -> impl Iterator<Item = (SlotIndex, Word)> {
+        let ways = self.sets_of(segment).flat_map(|set| (0..W).map(move |way| (set, way)));
+        ways.map(|(set, way)| (self.index_of(set, way), self.slot_in(set, way).load()))
     }
 
     pub(crate) fn pages_in(&self, set: SetNumber) -> impl Iterator<Item = Found<'_>> {

@@ -59,7 +59,8 @@
 //!   with acquire. If the swap succeeds, a tag that was loaded between the load of the word and the
 //!   swap is the tag of the pinned page.
 //! - **P5 unpin**: pins - 1 with release. The last unpin of a Detached slot moves it to Free,
-//!   version + 1. No other thread touches a Detached slot without pins.
+//!   version + 1. No other thread touches a Detached slot without pins. A pin may outlive the use
+//!   of its segment (R5 of `resize`): its slot stays Detached, and its frame keeps its bytes.
 //! - **P6 begin write** (any thread that found the page): Clean or Dirty without pins -> Writing,
 //!   then a release fence, then bytes. Pinned bytes are never changed: the writer detaches the slot
 //!   (P9) and writes to another.

@@ -324,28 +324,40 @@ fn a_way_whose_snapshot_is_pinned_is_not_claimed_and_not_lost_p5_p9() {
 }
 
 #[test]
-fn a_segment_with_a_pinned_snapshot_does_not_retire_and_gets_no_page_until_it_has() {
+fn a_segment_with_a_pinned_snapshot_retires_and_gets_no_page_until_it_joins_again() {
     let table = Table::<8>::new(Shape { segments_max: 3, sets_per_segment: 1 }, PolicyKind::Lru, 3);
     let index = bring(&table, Tag(0), true).unwrap();
     let slot = table.slot(index);
     slot.pin(slot.load()).unwrap();
     let (segment, version) = (table.segment_of(index), slot.load().version());
     finish(&table, table.leave(segment));
-    assert_eq!(table.retire(segment), Err(index));
+    table.retire(segment).unwrap();
+    assert_eq!((table.live_segments(), table.snapshots_in(segment)), (2, vec![index]));
     assert_eq!((slot.load().state(), table.dirty_pages()), (State::Detached, 1));
     let moved = table.find(Tag(0)).unwrap();
     assert!(table.segment_of(moved.index) != segment && moved.word.state() == State::Dirty);
-    // Another segment leaves in the meantime: its entries go to the third, not to the one that
-    // waits.
+    // Another segment leaves: its entries go to the third.
     let other = table.segment_of(moved.index);
     finish(&table, table.leave(other));
     table.retire(other).unwrap();
     let third = (0..3).map(SegmentIndex).find(|s| ![segment, other].contains(s)).unwrap();
     assert_eq!(table.find(Tag(0)).map(|found| table.segment_of(found.index)), Some(third));
-    assert!(slot.unpin());
-    table.retire(segment).unwrap();
     assert_eq!(table.segments().collect::<Vec<_>>(), [third]);
+    // It joins with its snapshot, whose way is missing until the last unpin.
     finish(&table, table.join(segment));
+    let pages = |table: &Table<8>| table.pages_in_segment(segment);
+    for page in 0..64_u64 {
+        bring(&table, Tag(page.reverse_bits() | 1 << 20), false);
+    }
+    assert_eq!((slot.load().state(), pages(&table)), (State::Detached, 7));
+    assert!(slot.unpin());
+    for page in 64..128_u64 {
+        bring(&table, Tag(page.reverse_bits() | 1 << 20), false);
+    }
+    assert_eq!(pages(&table), 8);
+    finish(&table, table.leave(segment));
+    table.retire(segment).unwrap();
+    assert!(table.snapshots_in(segment).is_empty());
     assert!(slot.load().version() > version, "a slot keeps its version while its segment is out of use");
 }
 

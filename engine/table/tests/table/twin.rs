@@ -35,8 +35,6 @@ struct Pair<const W: usize> {
     /// Detached slots: number of pins, and bytes.
     snapshots: HashMap<SlotIndex, (u64, u64)>,
     versions: Vec<u64>,
-    /// Emptied segments that cannot retire before their snapshots are unpinned.
-    leaving: Vec<SegmentIndex>,
     writes: u64,
 }
 
@@ -62,7 +60,6 @@ impl<const W: usize> Pair<W> {
             pages: HashMap::new(),
             snapshots: HashMap::new(),
             versions: vec![0; slots],
-            leaving: Vec::new(),
             writes: 0,
         }
     }
@@ -271,28 +268,30 @@ impl<const W: usize> Pair<W> {
     // Resizing
 
     fn resize(&mut self, random: &mut Random) {
-        let full: Vec<SegmentIndex> =
-            self.table.segments().filter(|segment| !self.leaving.contains(segment)).collect();
+        let full: Vec<SegmentIndex> = self.table.segments().collect();
+        let mut leaving = None;
         let moves = match self.table.spare_segment() {
             Some(spare) if random.below(2) == 0 => self.table.join(spare),
             _ if full.len() > 1 => {
                 let segment = random.pick(&full);
-                self.leaving.push(segment);
+                leaving = Some(segment);
                 self.table.leave(segment)
             }
             _ => return,
         };
         moves.into_iter().for_each(|mv| self.advance(mv));
         let table = &self.table;
-        let snapshots = &self.snapshots;
-        self.leaving.retain(|segment| {
-            let held = snapshots.keys().any(|slot| table.segment_of(*slot) == *segment);
-            let retired = table.retire(*segment);
-            assert_eq!(retired.is_err(), held, "{segment:?}: {retired:?}");
-            held
-        });
-        let entries = table.entries_per_segment();
-        assert_eq!(entries.iter().filter(|count| **count == 0).count(), self.leaving.len());
+        if let Some(segment) = leaving {
+            table.retire(segment).unwrap();
+        }
+        // Of segments out of use, exactly the snapshots are kept.
+        for segment in (0..table.shape().segments_max).map(SegmentIndex).filter(|s| !table.is_live(*s)) {
+            let mut held: Vec<SlotIndex> =
+                self.snapshots.keys().copied().filter(|slot| table.segment_of(*slot) == segment).collect();
+            held.sort_unstable();
+            assert_eq!(table.snapshots_in(segment), held);
+        }
+        assert!(table.entries_per_segment().iter().all(|entries| *entries > 0));
     }
 
     fn advance(&mut self, mv: Move) {
