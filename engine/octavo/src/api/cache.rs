@@ -159,7 +159,7 @@ impl Cache {
             false if wanted == u64::MAX => self.core().shared.budget.left_bytes(),
             false => wanted.max(promised.min(self.core().shared.budget.left_bytes())),
         };
-        let partition = self.core().add(PartitionInner::new(&self.core().shared, config, start)?);
+        let partition = self.core().add(&PartitionInner::new(&self.core().shared, config, start)?);
         // A group may have been above its limit for a moment, but without effect: the new partition
         // has no page yet. (If a neighbour's store does not answer, the reaper shrinks that
         // neighbour later.)
@@ -374,7 +374,8 @@ impl Drop for CacheInner {
         }
         // Partition handles may outlive the cache; its file descriptors must not.
         drop(lock(&core.ledger.planning).end());
-        for partition in core.take_partitions() {
+        for lease in core.take_partitions() {
+            let partition = &lease.0;
             let dirty = partition.page_size.len_of(partition.table.dirty_pages());
             if dirty > 0 {
                 log::warn!("partition {}: dropped with {dirty} dirty bytes", partition.config.name);

@@ -4,6 +4,7 @@
 use std::fmt::{Debug, Formatter, Result};
 
 use super::cache::Cache;
+use super::owned_pin::OwnedPin;
 use super::pin::Pin;
 use super::queue::Queue;
 use super::recording::Recording;
@@ -39,6 +40,12 @@ impl Debug for Queue {
 impl Debug for Pin<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         f.debug_struct("Pin").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl Debug for OwnedPin {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.debug_struct("OwnedPin").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 

@@ -10,6 +10,7 @@ mod limits;
 mod numa;
 mod object;
 mod outside;
+pub(crate) mod owned_pin;
 mod partition;
 pub(crate) mod pin;
 pub(crate) mod queue;

@@ -1,6 +1,7 @@
 //! Pins: zero-copy views of pages. The slot protocol defines what a pin guarantees (P4, P5).
 //!
-//! Not here: reads that copy (`pages/hit.rs`).
+//! Not here: pins without a lifetime (`owned_pin.rs`), what pins keep of a partition's memory
+//! (`state/pinned.rs`), reads that copy (`pages/hit.rs`).
 
 use std::ops::Deref;
 
@@ -22,11 +23,14 @@ const ATTEMPTS: u32 = 4;
 
 /// A zero-copy view of a page: the page's bytes as they were when it was pinned. Dropping the view
 /// unpins the page.
+///
+/// A forgotten view (`mem::forget`) keeps its page and no other memory, until the partition is
+/// dropped. A view that must outlive its [`Object`] handle is an [`OwnedPin`](crate::OwnedPin).
 pub struct Pin<'o> {
-    partition: &'o PartitionInner,
-    slot: SlotIndex,
-    at: *const u8,
-    len: usize,
+    pub(super) partition: &'o PartitionInner,
+    pub(super) slot: SlotIndex,
+    pub(super) at: *const u8,
+    pub(super) len: usize,
 }
 
 // SAFETY: the bytes do not change while the pin lives, and unpinning is an atomic operation on

@@ -6,7 +6,7 @@
 use super::ledger::Ledger;
 use crate::error::Error;
 use crate::flight::{Crew, Lanes, Object};
-use crate::state::partition::PartitionInner;
+use crate::state::partition::{Lease, PartitionInner};
 use crate::state::shared::Shared;
 use crate::sync::{Arc, Mutex, lock};
 
@@ -16,7 +16,7 @@ pub(crate) struct Core {
     pub lanes: Arc<Lanes>,
     pub ledger: Ledger,
     /// In the order of creation. Emptied when the cache is dropped.
-    partitions: Mutex<Vec<Arc<PartitionInner>>>,
+    partitions: Mutex<Vec<Arc<Lease>>>,
 }
 
 /// A handle of a partition, which is one tenant's cache. Cheap to clone.
@@ -24,6 +24,8 @@ pub(crate) struct Core {
 pub struct Partition {
     pub(crate) inner: Arc<PartitionInner>,
     pub(crate) core: Arc<Core>,
+    // Dropped after `inner`, as `Lease` expects.
+    pub(crate) lease: Arc<Lease>,
 }
 
 impl Core {
@@ -41,24 +43,27 @@ impl Core {
 
     /// Returns the partitions, in the order of creation. Empty in a child of `fork`.
     pub fn partitions(self: &Arc<Self>) -> Vec<Partition> {
-        let handle = |inner: &Arc<PartitionInner>| Partition { inner: inner.clone(), core: self.clone() };
-        self.shared.unless_forked(|| lock(&self.partitions).iter().map(handle).collect())
+        self.shared.unless_forked(|| lock(&self.partitions).iter().map(|lease| self.handle(lease)).collect())
     }
 
     /// Adds a new partition and returns its handle.
-    pub fn add(self: &Arc<Self>, inner: PartitionInner) -> Partition {
-        let inner = Arc::new(inner);
-        lock(&self.partitions).push(inner.clone());
-        Partition { inner, core: self.clone() }
+    pub fn add(self: &Arc<Self>, inner: &Arc<PartitionInner>) -> Partition {
+        let lease = Arc::new(Lease(inner.clone()));
+        lock(&self.partitions).push(lease.clone());
+        self.handle(&lease)
+    }
+
+    fn handle(self: &Arc<Self>, lease: &Arc<Lease>) -> Partition {
+        Partition { inner: lease.0.clone(), core: self.clone(), lease: lease.clone() }
     }
 
     /// Removes the partition `name` from the list.
     pub fn remove(&self, name: &str) {
-        lock(&self.partitions).retain(|other| other.config.name != name);
+        lock(&self.partitions).retain(|other| other.0.config.name != name);
     }
 
     /// Takes all partitions out of the list, when the cache is dropped.
-    pub fn take_partitions(&self) -> Vec<Arc<PartitionInner>> {
+    pub fn take_partitions(&self) -> Vec<Arc<Lease>> {
         std::mem::take(&mut *lock(&self.partitions))
     }
 }

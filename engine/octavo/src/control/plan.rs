@@ -127,8 +127,7 @@ impl Picture {
                     partition.note_resize(before, resize.to_bytes);
                     moved += before.saturating_sub(resize.to_bytes);
                 }
-                // If a store refuses dirty pages they stay resident, and a pin keeps its segment.
-                // The next period tries again.
+                // If a store refuses dirty pages, they stay resident. The next period tries again.
                 Err(Stop::Failed(error)) => {
                     log::debug!("partition {}: not resized: {error}", partition.name())
                 }

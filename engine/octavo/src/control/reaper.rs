@@ -103,6 +103,7 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
     });
     let turn = planning.turn(core.crew());
     continue_resizes(core, turn);
+    core.partitions().iter().for_each(|partition| partition.inner.try_give_back_unpinned());
     // Without new accesses the curves have not changed, and decay would only lose information.
     if !had_news && !yields {
         return false;

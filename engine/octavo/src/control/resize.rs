@@ -119,7 +119,8 @@ impl Partition {
     pub(crate) fn catch_up_in_turn(&self, turn: Option<Turn<'_>>) -> Result<(), Stop> {
         self.in_turn(turn, |resizing, turn| {
             self.finish_moves(resizing, turn)?;
-            Ok(self.retire_emptied(resizing)?)
+            self.retire_emptied(resizing)?;
+            Ok(self.inner.give_back_unpinned()?)
         })
     }
 
@@ -143,7 +144,7 @@ impl Partition {
         let before = inner.table.live_segments();
         self.finish_moves(resizing, turn)?;
         self.retire_emptied(resizing)?;
-        // A segment that a pin keeps still counts as live: it takes memory.
+        inner.give_back_unpinned()?;
         while inner.table.live_segments() < wanted {
             let hot = inner.balance.verdict().and_then(|verdict| inner.table.spare_segment_of(verdict.hot));
             let Some(segment) = hot.or_else(|| inner.table.spare_segment()) else { break };
@@ -209,8 +210,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Gives the memory of emptied segments back to the system, except of segments in which a page
-    /// is pinned.
+    /// Takes emptied segments out of use, and gives their memory back to the system except for
+    /// what pins keep (`state/pinned.rs`).
     fn retire_emptied(&self, resizing: &mut Resizing) -> Result<(), Error> {
         let inner = &self.inner;
         for segment in std::mem::take(&mut resizing.emptied) {
@@ -224,11 +225,8 @@ impl Partition {
                 .history
                 .push(inner.is_untouched(), [Event::Retire { segment: segment.0, retired: empty.is_ok() }]);
             match empty {
-                Ok(()) => {
-                    inner.frames.give_back(segment);
-                    let learning = inner.learning_bytes(inner.table.live_segments());
-                    lock(&inner.costs).give_back(segment, learning)?;
-                }
+                Ok(()) => inner.give_back_emptied(segment)?,
+                // A page is still there. Its segment counts as live until it has left.
                 Err(_) => resizing.emptied.push(segment),
             }
         }

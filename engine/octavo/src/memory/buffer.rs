@@ -254,12 +254,8 @@ impl BufferPool {
         free.warm_min = free.warm_min.min(free.warm.len());
         let mapping = class.mapping().expect("a slot of it was used");
         let at = slot as usize * class.slot_bytes;
+        // No thread uses the slot while the list is locked.
         mapping.give_back(at, bytes);
-        if cfg!(any(miri, shuttle)) {
-            // There the heap stands in for a mapping, and no kernel zeroes returned memory.
-            // SAFETY: no thread uses the slot while the list is locked.
-            unsafe { std::ptr::write_bytes(mapping.at(at), 0, bytes) };
-        }
         free.cold.push(slot);
         self.warm_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
         true

@@ -16,13 +16,29 @@ pub(crate) struct Costs {
     fixed_bytes: u64,
     /// The part of `fixed_bytes` in which the policy learns.
     learning_bytes: u64,
-    /// Segments that were used and no longer are. Their frames went back to the system. Their
-    /// metadata lies among that of other segments, so it did not go back, and stays charged as a
-    /// part of `fixed_bytes`.
-    left_behind: Vec<SegmentIndex>,
+    /// Segments that were used and no longer are. What has not gone back to the system of their
+    /// memory stays charged as a part of `fixed_bytes`.
+    left_behind: Vec<LeftBehind>,
     /// Bytes of a segment's frames, and of its metadata.
     frames_bytes: u64,
     metadata_bytes: u64,
+}
+
+/// A segment that was used and no longer is. Its frames have gone back to the system, except those
+/// that pins keep. Its metadata lies among that of other segments and never goes back.
+#[derive(Clone, Copy)]
+pub(crate) struct LeftBehind {
+    pub segment: SegmentIndex,
+    pub kept: Kept,
+}
+
+/// What pins keep of a segment that is not in use.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Kept {
+    /// Number of frames. Falls only: no page comes into the segment.
+    pub frames: usize,
+    /// Bytes of memory, in whole pages of the kernel.
+    pub bytes: u64,
 }
 
 impl Costs {
@@ -37,9 +53,10 @@ impl Costs {
         self.charge.bytes()
     }
 
-    /// Returns the bytes charged neither for segments nor for learning about them.
+    /// Returns the bytes charged neither for segments, nor for learning about them, nor for frames
+    /// that pins keep.
     pub fn apart_bytes(&self) -> u64 {
-        self.fixed_bytes - self.learning_bytes
+        self.fixed_bytes - self.learning_bytes - self.kept_bytes()
     }
 
     pub fn fixed_bytes(&self) -> u64 {
@@ -50,29 +67,48 @@ impl Costs {
         self.learning_bytes
     }
 
-    /// Returns the number of segments that were used in the past and are not used now.
-    pub fn left_behind(&self) -> u64 {
-        self.left_behind.len() as u64
+    /// Returns the segments that were used in the past and are not used now.
+    pub fn left_behind(&self) -> &[LeftBehind] {
+        &self.left_behind
+    }
+
+    /// Returns the bytes that pins keep in segments not in use.
+    pub fn kept_bytes(&self) -> u64 {
+        self.left_behind.iter().map(|left| left.kept.bytes).sum()
     }
 
     /// Charges another segment, and changes the bytes charged for learning to `learning_bytes`.
     pub fn take(&mut self, segment: SegmentIndex, learning_bytes: u64, what: &str) -> Result<(), Error> {
-        match self.left_behind.iter().position(|behind| *behind == segment) {
+        match self.left_behind.iter().position(|left| left.segment == segment) {
             Some(place) => {
-                self.learn(learning_bytes, self.frames_bytes as i64, what)?;
+                let kept_bytes = self.left_behind[place].kept.bytes;
+                self.learn(learning_bytes, (self.frames_bytes - kept_bytes) as i64, what)?;
                 self.left_behind.swap_remove(place);
-                self.fixed_bytes -= self.metadata_bytes;
+                self.fixed_bytes -= self.metadata_bytes + kept_bytes;
             }
             None => self.learn(learning_bytes, (self.frames_bytes + self.metadata_bytes) as i64, what)?,
         }
         Ok(())
     }
 
-    /// Ends the charge for a segment's frames, which have gone back to the system.
-    pub fn give_back(&mut self, segment: SegmentIndex, learning_bytes: u64) -> Result<(), Error> {
-        self.learn(learning_bytes, -(self.frames_bytes as i64), "a smaller partition")?;
-        self.fixed_bytes += self.metadata_bytes;
-        self.left_behind.push(segment);
+    /// Ends the charge for a segment's frames that have gone back to the system: all but those
+    /// `kept`.
+    pub fn give_back(&mut self, segment: SegmentIndex, kept: Kept, learning_bytes: u64) -> Result<(), Error> {
+        self.learn(learning_bytes, -((self.frames_bytes - kept.bytes) as i64), "a smaller partition")?;
+        self.fixed_bytes += self.metadata_bytes + kept.bytes;
+        self.left_behind.push(LeftBehind { segment, kept });
+        Ok(())
+    }
+
+    /// Ends the charge for more frames of a segment not in use: now only those `kept` are left.
+    pub fn give_back_more(&mut self, segment: SegmentIndex, kept: Kept) -> Result<(), Error> {
+        let Some(left) = self.left_behind.iter_mut().find(|left| left.segment == segment) else {
+            return Ok(());
+        };
+        let more = left.kept.bytes - kept.bytes;
+        left.kept = kept;
+        self.charge.resize(self.charge.bytes() - more, "a smaller partition")?;
+        self.fixed_bytes -= more;
         Ok(())
     }
 
@@ -81,7 +117,7 @@ impl Costs {
     pub fn learn(&mut self, learning_bytes: u64, more: i64, what: &str) -> Result<(), Error> {
         let bytes = self.charge.bytes() - self.learning_bytes + learning_bytes;
         self.charge.resize(bytes.saturating_add_signed(more), what)?;
-        self.fixed_bytes = self.apart_bytes() + learning_bytes;
+        self.fixed_bytes = self.fixed_bytes - self.learning_bytes + learning_bytes;
         self.learning_bytes = learning_bytes;
         Ok(())
     }

@@ -12,8 +12,7 @@ use crate::ways::WAYS;
 pub(crate) struct Resizing {
     /// The history of the table before its first access.
     pub history: History,
-    /// Segments without directory entries that are still in use, because a pin holds a snapshot in
-    /// them.
+    /// Segments without directory entries that are to be taken out of use.
     pub emptied: Vec<SegmentIndex>,
     /// Planned moves of directory entries that are not done yet: a store has refused a page, or a
     /// turn gave up waiting for the store. `leaving` is the segment that they empty, if any.

@@ -9,6 +9,7 @@ pub(crate) mod history;
 pub(crate) mod monitor;
 pub(crate) mod nodes;
 pub(crate) mod partition;
+pub(crate) mod pinned;
 pub(crate) mod shared;
 pub(crate) mod sizes;
 pub(crate) mod streams;

@@ -4,6 +4,7 @@
 //! (`sizes.rs`), how it grows and shrinks (`control/resize.rs`).
 
 use std::collections::HashMap;
+use std::sync::Weak;
 
 use octavo_disk::{IoError, Process, Store};
 use octavo_recording::Secret;
@@ -49,6 +50,8 @@ pub(crate) struct PartitionInner {
     pub auto: Auto,
     pub writers: Writers,
     // Read only by misses and by control.
+    /// The partition itself, for pins that own it.
+    pub me: Weak<PartitionInner>,
     pub shared: Arc<Shared>,
     /// The bounce pages of this page size.
     pub bounce: Arc<BouncePool>,
@@ -75,6 +78,21 @@ pub(crate) struct PartitionInner {
     pub(super) dirty_max_pages: AtomicU64,
     /// The table's memory. Declared after the table, so that it is dropped later.
     pub metadata: Mapping,
+}
+
+/// Shared by all handles of a partition except owned pins: the cache, partition handles and
+/// objects. When the last of them is dropped, no thread can look up a page any more, and only the
+/// frames of pinned slots are still needed.
+pub(crate) struct Lease(pub Arc<PartitionInner>);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // The only other owners of the partition are pins. A count that is out of date does no
+        // harm: the partition is then dropped a moment later.
+        if Arc::strong_count(&self.0) > 1 && !self.0.shared.is_forked() {
+            self.0.leave_to_pins();
+        }
+    }
 }
 
 /// A view of a partition during which nothing is resized or opened.
@@ -122,6 +140,8 @@ pub(crate) struct ObjectInner {
     /// The last error of a page that could not be written back. `None` again once all pages were
     /// written.
     pub writeback_error: Mutex<Option<Error>>,
+    // The last field, dropped after `partition`, as `Lease` expects.
+    _lease: Arc<Lease>,
 }
 
 impl Objects {
@@ -259,7 +279,13 @@ impl PartitionInner {
 }
 
 impl ObjectInner {
-    pub fn new(partition: &Arc<PartitionInner>, store: Store, name: &str, id: u64) -> Self {
+    pub fn new(
+        partition: &Arc<PartitionInner>,
+        lease: &Arc<Lease>,
+        store: Store,
+        name: &str,
+        id: u64,
+    ) -> Self {
         if store.is_simulated() {
             partition.shared.set_simulated();
         }
@@ -281,6 +307,7 @@ impl ObjectInner {
             clean_next: AtomicU64::new(0),
             written: AtomicU64::new(0),
             writeback_error: Mutex::new(None),
+            _lease: lease.clone(),
         }
     }
 
@@ -307,6 +334,7 @@ impl ObjectInner {
             self.set_len(0);
             self.store.release();
             self.partition.forget(self.id);
+            self.partition.try_give_back_unpinned();
         }
     }
 

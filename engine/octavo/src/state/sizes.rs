@@ -79,7 +79,7 @@ impl PartitionInner {
     }
 
     /// Creates a partition of `wanted` bytes, or up to one segment less.
-    pub fn new(shared: &Arc<Shared>, config: PartitionConfig, wanted: u64) -> Result<PartitionInner, Error> {
+    pub fn new(shared: &Arc<Shared>, config: PartitionConfig, wanted: u64) -> Result<Arc<Self>, Error> {
         copy::choose();
         let cache = &shared.config;
         let geometry = Geometry::of(cache, &config);
@@ -124,7 +124,8 @@ impl PartitionInner {
         let (resizing, page_bytes) = (Resizing::of(&table), geometry.page_bytes);
         let segment = (geometry.segment_bytes, per_segment - geometry.segment_bytes);
         let window_pages = (config.read_ahead_max_bytes / u64::from(page_bytes)).min(1 << 14) as u32;
-        let partition = PartitionInner {
+        let partition = Arc::new_cyclic(|me| PartitionInner {
+            me: me.clone(),
             table,
             frames,
             mixer: if cache.pages_meet { Mixer::weak() } else { Mixer::new(seed) },
@@ -155,7 +156,7 @@ impl PartitionInner {
             config,
             dirty_max_pages: AtomicU64::new(0),
             metadata,
-        };
+        });
         partition.begin();
         Ok(partition)
     }
@@ -190,18 +191,23 @@ impl PartitionInner {
     /// about them.
     pub fn segments_within(&self, max_bytes: u64) -> u32 {
         let metadata = self.segment_bytes() - self.frames.segment_bytes() as u64;
-        let (apart, once_used) = {
+        let (apart, once_used, mut kept) = {
             let costs = lock(&self.costs);
             let behind = costs.left_behind();
-            let apart = costs.apart_bytes() - behind * metadata;
-            (apart, self.table.live_segments() + behind as u32)
+            let apart = costs.apart_bytes() - behind.len() as u64 * metadata;
+            let kept: Vec<u64> = behind.iter().map(|left| left.kept.bytes).collect();
+            (apart, self.table.live_segments() + behind.len() as u32, kept)
         };
+        // Frames that pins keep are charged as part of a segment again once it is in use. It is not
+        // known which segments that will be, so assume those with the fewest such frames.
+        kept.sort_unstable_by(|one, other| other.cmp(one));
         let left = max_bytes.saturating_sub(apart);
         let most = (left / self.segment_bytes()).min(u64::from(self.table.shape().segments_max)) as u32;
         // Memory for learning and metadata left behind take at most 1 % of the rest, so this loop
-        // takes few iterations.
+        // takes few iterations unless pins keep much.
         let fits = |segments: &u32| {
-            let behind = u64::from(once_used.saturating_sub(*segments)) * metadata;
+            let behind = once_used.saturating_sub(*segments);
+            let behind = u64::from(behind) * metadata + kept.iter().take(behind as usize).sum::<u64>();
             self.learning_bytes(*segments) + u64::from(*segments) * self.segment_bytes() + behind <= left
         };
         (1..=most).rev().find(fits).unwrap_or(0)

@@ -19,6 +19,7 @@ mod lanes;
 mod numa;
 mod on_nodes;
 mod outside;
+mod owned_pins;
 mod page_sizes;
 mod pages;
 mod pressure;
