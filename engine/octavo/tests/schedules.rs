@@ -209,6 +209,27 @@ fn a_queue_that_is_left_alone(mode: CacheMode) {
     ]);
 }
 
+/// Pins while segments leave, give back their frames and join again, until both are gone.
+fn pins_and_segments_that_come_and_go() {
+    let scene = Scene::with(config(3, 256 << 10), 2, CacheMode::Writeback, 6);
+    let pin_all = |scene: &Scene| (0..6).for_each(|page| scene.shared.pin(page));
+    scene.race([
+        pin_all,
+        pin_all,
+        |scene| {
+            scene.partition.resize(bytes_of(1)).unwrap();
+            scene.partition.resize(bytes_of(2)).unwrap();
+            scene.partition.resize(bytes_of(1)).unwrap();
+        },
+        |scene| {
+            scene.shared.write(0);
+            scene.cache.balance();
+        },
+    ]);
+    scene.partition.resize(1).unwrap();
+    assert_eq!(scene.partition.stat().pinned_bytes, 0);
+}
+
 /// Overlapping discards and zeroes, writes, a sync and a resize. The thread that submitted two of
 /// them does something else.
 fn clearings(mode: CacheMode) {
@@ -335,6 +356,16 @@ fn fills_evictions_writes_and_syncs_agree_in_every_schedule() {
 #[test]
 fn pins_writes_and_resizes_agree_in_every_schedule() {
     holds_in_both_modes(pins_writes_and_a_resize);
+}
+
+#[test]
+fn pins_and_segments_that_come_and_go_agree_in_every_schedule() {
+    holds(300, pins_and_segments_that_come_and_go);
+}
+
+#[test]
+fn giving_back_the_frame_of_a_snapshot_is_noticed_r5() {
+    fails_without(Step::GiveBackSnapshots, pins_and_segments_that_come_and_go);
 }
 
 #[test]
