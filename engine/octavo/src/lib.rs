@@ -67,7 +67,7 @@ pub use config::{CacheConfig, CacheMode, Limits, PartitionConfig, PolicyName};
 pub use control::{Owed, Partition, ReaperStat};
 pub use error::Error;
 pub use flight::Object;
-pub use memory::Buffer;
+pub use memory::{Buffer, Memory, Piece};
 pub use name::{check_name, is_visible};
 pub use request::{Advice, Completion, Interest, Op, Read, Request};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};

@@ -2,7 +2,7 @@
 //! the calls (`api`), tasks in flight (`flight`).
 
 use crate::error::Error;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Memory};
 use crate::position::ByteOffset;
 
 /// Advice about the future use of a range, in the words of `posix_fadvise`.
@@ -42,11 +42,35 @@ impl std::fmt::Debug for Read<'_> {
     }
 }
 
-impl Read<'_> {
+/// One read of a batch, as the pages see it: a [`Read`], or a letter of another node.
+///
+/// # Safety
+/// `memory` returns an address that is valid for writes of `len` bytes while the read is borrowed,
+/// and `len` is always the same.
+pub(crate) unsafe trait ReadOfBatch {
     /// Where the read begins.
+    fn start(&self) -> ByteOffset;
+    /// Length in bytes.
+    fn len(&self) -> usize;
+    /// The memory to fill.
+    fn memory(&mut self) -> *mut u8;
+}
+
+// SAFETY: the slice is valid for its length.
+unsafe impl ReadOfBatch for Read<'_> {
     #[inline(always)]
-    pub(crate) fn start(&self) -> ByteOffset {
+    fn start(&self) -> ByteOffset {
         ByteOffset(self.offset)
+    }
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    #[inline(always)]
+    fn memory(&mut self) -> *mut u8 {
+        self.buffer.as_mut_ptr()
     }
 }
 
@@ -70,6 +94,23 @@ pub enum Op {
         len: usize,
         /// Bytes to write.
         buffer: Buffer,
+        /// Whether the request completes only when the bytes are durable (FUA).
+        durable: bool,
+    },
+    /// Reads as many bytes as `memory` has into it. For memory of the caller's own; [`Op::Read`]
+    /// uses buffers.
+    ReadInto {
+        /// Offset in the object, in bytes.
+        offset: u64,
+        /// Memory to fill.
+        memory: Memory,
+    },
+    /// Writes the bytes of `memory`. For memory of the caller's own; [`Op::Write`] uses buffers.
+    WriteFrom {
+        /// Offset in the object, in bytes.
+        offset: u64,
+        /// Bytes to write.
+        memory: Memory,
         /// Whether the request completes only when the bytes are durable (FUA).
         durable: bool,
     },
@@ -126,7 +167,7 @@ pub struct Request {
 pub struct Completion {
     /// The request's number.
     pub user_data: u64,
-    /// The operation, with its buffer.
+    /// The operation, with its buffer or memory.
     pub op: Op,
     /// The result of the operation.
     pub result: Result<(), Error>,

@@ -5,6 +5,7 @@
 
 pub(crate) mod cache;
 mod debug;
+mod foreign;
 mod lifecycle;
 mod limits;
 mod numa;

@@ -64,21 +64,8 @@ impl Object {
     /// ```
     #[inline]
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        let offset = ByteOffset(offset);
-        // SAFETY: the slice is valid for its length.
-        match unsafe { self.inner.read_inline(offset, buffer.as_mut_ptr(), buffer.len()) } {
-            true => Ok(()),
-            false => self.read_any(offset, buffer),
-        }
-    }
-
-    #[inline(never)]
-    fn read_any(&self, offset: ByteOffset, buffer: &mut [u8]) -> Result<(), Error> {
-        self.inner.check(offset, buffer.len() as u64)?;
-        if self.inner.in_one_page(offset, buffer.len()) && self.inner.read_hit(offset, buffer) {
-            return Ok(());
-        }
-        self.read_slowly(offset, buffer)
+        // SAFETY: the slice is valid for its length, and borrowed until the call returns.
+        unsafe { self.read_raw_at(offset, buffer.as_mut_ptr(), buffer.len()) }
     }
 
     /// Fills `buffer` with the bytes at `offset` (in bytes) if all pages of the range are resident,
@@ -110,21 +97,13 @@ impl Object {
         while !rest.is_empty() {
             let in_page = inner.partition.page_bytes() - inner.partition.page_size.offset_in_page(offset);
             let (now, later) = rest.split_at_mut(in_page.min(rest.len()));
-            if !inner.read_hit(offset, now) {
+            // SAFETY: the slice is valid for its length, and the range lies in one page.
+            if !unsafe { inner.read_hit(offset, now.as_mut_ptr(), now.len()) } {
                 return Ok(false);
             }
             (offset, rest) = (offset + in_page as u64, later);
         }
         Ok(true)
-    }
-
-    #[cold]
-    fn read_slowly(&self, offset: ByteOffset, buffer: &mut [u8]) -> Result<(), Error> {
-        let partition = &*self.inner.partition;
-        // Prefetches the set's cache lines while the task is being created.
-        partition.table.prefetch_miss(self.inner.tag_at(offset));
-        self.inner.count_read(1, buffer.len() as u64);
-        self.run_bytes(Job::Read, offset, buffer.as_mut_ptr(), buffer.len())
     }
 
     /// Runs many reads at once: table lookups overlap, and all missing pages are fetched
@@ -188,22 +167,10 @@ impl Object {
     /// assert!(object.write_at((1 << 20) - 1, b"octavo").is_err(), "past the end");
     /// # Ok::<(), octavo::Error>(())
     /// ```
+    #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let offset = ByteOffset(offset);
-        // SAFETY: the slice is valid for its length.
-        match unsafe { self.inner.write_resident(offset, bytes.as_ptr(), bytes.len()) } {
-            true => Ok(()),
-            false => self.write_slowly(offset, bytes),
-        }
-    }
-
-    #[inline(never)]
-    fn write_slowly(&self, offset: ByteOffset, bytes: &[u8]) -> Result<(), Error> {
-        self.inner.check_writable()?;
-        self.inner.check(offset, bytes.len() as u64)?;
-        self.inner.partition.counters.add(Count::Writes, 1);
-        self.inner.partition.counters.add(Count::WrittenBytes, bytes.len() as u64);
-        self.run_bytes(Job::Write { durable: false }, offset, bytes.as_ptr().cast_mut(), bytes.len())
+        // SAFETY: the slice is valid for its length, and borrowed until the call returns.
+        unsafe { self.write_raw_at(offset, bytes.as_ptr(), bytes.len()) }
     }
 
     /// Makes durable every write that was acknowledged before the call. Fails if any of them

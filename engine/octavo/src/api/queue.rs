@@ -5,32 +5,30 @@
 //! adjacent ones share an I/O. A buffer belongs to the queue from `submit` until its completion
 //! returns it; a queue that is dropped first waits for its I/O.
 //!
+//! No lock is held while a caller's callback runs, and each completion leaves the queue before it
+//! is passed on. A callback that panics loses its own completion only.
+//!
 //! Not here: how a task is carried out (`flight`).
+
+mod service;
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use self::service::{Service, advise, service};
 use crate::error::Error;
-use crate::flight::{
-    Batch, Crew, EVERY, Ended, Job, LANE_BYTES, Lane, NONE, Object, SyncState, Task, poll_only,
-};
-use crate::memory::Buffer;
-use crate::position::ByteOffset;
-use crate::request::{Advice, Completion, Interest, Op, Request};
-use crate::state::counters::Count;
+use crate::flight::{Batch, Crew, Ended, Job, LANE_BYTES, Lane, Object, poll_only};
+use crate::request::{Completion, Interest, Request};
 use crate::sync::Arc;
-
-/// How a request is served.
-enum Service {
-    /// By a task, in the background.
-    Task(Task),
-    /// Immediately, without a task.
-    Now,
-}
 
 /// A batch queue with an I/O ring of its own. It may move between threads, but only one thread can
 /// use it at a time.
+///
+/// Two ways to take completions:
+/// - [`wait_next`](Queue::wait_next) and [`take_next`](Queue::take_next) return one at a time. The
+///   caller may submit further requests in between.
+/// - [`wait`](Queue::wait) and [`wait_or`](Queue::wait_or) pass all available ones to a callback.
 ///
 /// # Examples
 /// ```
@@ -55,8 +53,8 @@ pub struct Queue {
     /// memory.
     incoming: Vec<Request>,
     /// Completions of requests that ended during their submission.
-    done: Vec<Completion>,
-    /// Tasks being delivered. Empty between two waits; the deque is kept to reuse its memory.
+    done: VecDeque<Completion>,
+    /// Ended tasks that were taken from the lane and not delivered yet.
     finished: VecDeque<Ended>,
     /// Requests submitted and not yet delivered.
     pending: usize,
@@ -70,18 +68,17 @@ impl Queue {
         Ok(Queue {
             lane: Lane::new(crew, "an I/O ring for this queue")?,
             incoming: Vec::new(),
-            done: Vec::new(),
+            done: VecDeque::new(),
             finished: VecDeque::new(),
             pending: 0,
         })
     }
 
-    /// Submits a batch of requests against `object`. [`wait`](Queue::wait) or
-    /// [`wait_or`](Queue::wait_or) delivers one completion for each request, whether it succeeded
-    /// or failed.
+    /// Submits a batch of requests against `object`. Each request ends with one completion, whether
+    /// it succeeded or failed, in any order.
     ///
-    /// Requests run in the background, except advice other than [`Advice::WillNeed`], which runs
-    /// during the call.
+    /// Requests run in the background, except advice other than
+    /// [`WillNeed`](crate::Advice::WillNeed), which runs during the call.
     ///
     /// # Examples
     /// ```
@@ -102,6 +99,12 @@ impl Queue {
         // of this batch, or panic.
         self.incoming.clear();
         self.incoming.extend(requests);
+        self.start(object);
+    }
+
+    /// Starts the requests of `incoming`.
+    #[inline(always)]
+    fn start(&mut self, object: &Object) {
         self.pending += self.incoming.len();
         let lane = self.lane.clone();
         if lane.shared.is_forked() {
@@ -140,12 +143,12 @@ impl Queue {
                     drop(work);
                     lane.leave();
                     let result = advise(object, &request.op);
-                    self.done.push(Completion { user_data: request.user_data, op: request.op, result });
+                    self.done.push_back(Completion { user_data: request.user_data, op: request.op, result });
                     work = lane.work();
                 }
                 Err(error) => {
                     let (user_data, op) = (request.user_data, request.op);
-                    self.done.push(Completion { user_data, op, result: Err(error) });
+                    self.done.push_back(Completion { user_data, op, result: Err(error) });
                 }
             }
         }
@@ -195,15 +198,66 @@ impl Queue {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn wait(&mut self, min: usize, on_completion: impl FnMut(Completion)) -> usize {
-        if self.lane.shared.is_forked() {
-            return self.deliver_refused(on_completion);
-        }
-        let missing = min.min(self.pending).saturating_sub(self.done.len());
-        match missing {
-            0 => self.lane.look(),
-            _ => self.lane.work_until(|work| work.finished.len() >= missing),
-        }
+        self.gather(min);
         self.deliver(on_completion)
+    }
+
+    /// Waits for a completion and returns it. Returns `None` if no request is
+    /// [`pending`](Queue::pending). The caller may submit further requests before it calls again.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Op, PartitionConfig, Request, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// # let mut queue = cache.queue()?;
+    /// // Reads page 0, then pages 1 to 9 one after the other, in the same buffer.
+    /// let read = |page: u64, buffer| Request {
+    ///     op: Op::Read { offset: page * 4096, len: 4096, buffer },
+    ///     user_data: page,
+    /// };
+    /// queue.submit(&object, [read(0, vec![0; 4096].into())]);
+    /// while let Some(completion) = queue.wait_next() {
+    ///     completion.result?;
+    ///     if let (Op::Read { buffer, .. }, 0..9) = (completion.op, completion.user_data) {
+    ///         queue.submit(&object, [read(completion.user_data + 1, buffer)]);
+    ///     }
+    /// }
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn wait_next(&mut self) -> Option<Completion> {
+        self.next(1)
+    }
+
+    /// Returns a completion if one is available. Does not wait.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Op, PartitionConfig, Request, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// # let mut queue = cache.queue()?;
+    /// assert!(queue.take_next().is_none(), "nothing is pending");
+    /// queue.submit(&object, [Request { op: Op::Sync, user_data: 1 }]);
+    /// while queue.pending() > 0 {
+    ///     if let Some(completion) = queue.take_next() {
+    ///         assert_eq!(completion.user_data, 1);
+    ///     }
+    /// }
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn take_next(&mut self) -> Option<Completion> {
+        self.next(0)
+    }
+
+    fn next(&mut self, min: usize) -> Option<Completion> {
+        if let Some(completion) = self.pop() {
+            return Some(completion);
+        }
+        self.gather(min);
+        self.pop()
     }
 
     /// Waits until a completion is available, `fd` is ready for `interest`, or `timeout` has passed
@@ -235,32 +289,68 @@ impl Queue {
         timeout: Option<Duration>,
         on_completion: impl FnMut(Completion),
     ) -> Interest {
-        let timeout = if self.done.is_empty() { timeout } else { Some(Duration::ZERO) };
+        let timeout = if self.undelivered() == 0 { timeout } else { Some(Duration::ZERO) };
         if self.lane.shared.is_forked() {
-            self.deliver_refused(on_completion);
+            self.deliver(on_completion);
             return poll_only(fd, interest, timeout);
         }
         let came = self.lane.work_or(fd, interest, timeout);
+        self.take_finished();
         self.deliver(on_completion);
         came
     }
 
-    /// Delivers the completions of requests refused in a child of `fork`.
-    fn deliver_refused(&mut self, on_completion: impl FnMut(Completion)) -> usize {
-        self.pending = 0;
-        let count = self.done.len();
-        self.done.drain(..).for_each(on_completion);
-        count
+    /// Number of completions that the queue has taken from its lane and not delivered.
+    fn undelivered(&self) -> usize {
+        self.done.len() + self.finished.len()
     }
 
-    fn deliver(&mut self, mut on_completion: impl FnMut(Completion)) -> usize {
-        std::mem::swap(&mut self.lane.work().finished, &mut self.finished);
-        let count = self.finished.len() + self.done.len();
-        self.pending -= count;
-        self.done.drain(..).for_each(&mut on_completion);
-        for mut ended in self.finished.drain(..) {
+    /// Waits until `min` completions are at hand, or all that are pending, and takes all others
+    /// that are available.
+    fn gather(&mut self, min: usize) {
+        if self.lane.shared.is_forked() {
+            // Requests that the parent submitted complete there.
+            self.pending = self.undelivered();
+            return;
+        }
+        match min.min(self.pending).saturating_sub(self.undelivered()) {
+            0 => {
+                self.lane.look();
+                // The look may have started I/O, which threads that wait for its pages must learn
+                // of.
+                self.lane.leave();
+            }
+            missing => self.lane.work_until(|work| work.finished.len() >= missing),
+        }
+        self.take_finished();
+    }
+
+    /// Takes the tasks that have ended.
+    fn take_finished(&mut self) {
+        let mut work = self.lane.work();
+        match self.finished.is_empty() {
+            true => std::mem::swap(&mut work.finished, &mut self.finished),
+            false => self.finished.append(&mut work.finished),
+        }
+    }
+
+    /// Takes a completion that is at hand.
+    fn pop(&mut self) -> Option<Completion> {
+        let completion = self.done.pop_front().or_else(|| {
+            let mut ended = self.finished.pop_front()?;
             let (user_data, op) = ended.request.take().expect("a queue's tasks answer requests");
-            on_completion(Completion { user_data, op, result: ended.result() });
+            Some(Completion { user_data, op, result: ended.result() })
+        })?;
+        self.pending -= 1;
+        Some(completion)
+    }
+
+    /// Passes on the completions that are at hand.
+    fn deliver(&mut self, mut on_completion: impl FnMut(Completion)) -> usize {
+        let mut count = 0;
+        while let Some(completion) = self.pop() {
+            count += 1;
+            on_completion(completion);
         }
         count
     }
@@ -269,7 +359,8 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.lane.shared.is_forked() {
-            // The lane's I/O in flight belongs to the parent.
+            // The lane's I/O in flight belongs to the parent. The requests leak with it, and with
+            // them their memory.
             std::mem::forget(self.lane.clone());
             return;
         }
@@ -277,76 +368,5 @@ impl Drop for Queue {
         if !self.lane.work().tasks.is_empty() {
             self.lane.work_until(|work| work.tasks.is_empty());
         }
-    }
-}
-
-/// Checks and counts a request, and decides how to serve it.
-#[inline(always)]
-fn service(object: &Object, request: &mut Request) -> Result<Service, Error> {
-    let inner = &object.inner;
-    let counters = &inner.partition.counters;
-    let sync = || SyncState::new(!object.read_only(), u64::MAX);
-    let (job, offset, len, memory) = match &mut request.op {
-        Op::Read { offset, len, buffer } => {
-            check_buffer(*len, buffer)?;
-            counters.add(Count::Reads, 1);
-            counters.add(Count::ReadBytes, *len as u64);
-            (Job::Read, *offset, *len, buffer.as_mut_ptr())
-        }
-        Op::Write { offset, len, buffer, durable } => {
-            check_buffer(*len, buffer)?;
-            inner.check_writable()?;
-            if *durable {
-                inner.check_not_failed()?;
-            }
-            counters.add(Count::Writes, 1);
-            counters.add(Count::WrittenBytes, *len as u64);
-            (Job::Write { durable: *durable }, *offset, *len, buffer.as_mut_ptr())
-        }
-        Op::Sync => {
-            counters.add(Count::Syncs, 1);
-            inner.check_open()?;
-            inner.check_not_failed()?;
-            let pages = if object.read_only() { NONE } else { EVERY };
-            return Ok(Service::Task(Task::of_pages(Job::Sync(sync()), inner, pages)));
-        }
-        Op::SyncRange { offset, len } => {
-            counters.add(Count::Syncs, 1);
-            inner.check_open()?;
-            inner.check_not_failed()?;
-            (Job::Sync(sync()), *offset, *len, std::ptr::null_mut())
-        }
-        Op::Discard { offset, len, durable } => {
-            let op = octavo_disk::Op::Discard;
-            return Ok(Service::Task(Task::clearing(inner, op, ByteOffset(*offset), *len, *durable)?));
-        }
-        Op::Zero { offset, len, durable } => {
-            let op = octavo_disk::Op::Zero;
-            return Ok(Service::Task(Task::clearing(inner, op, ByteOffset(*offset), *len, *durable)?));
-        }
-        Op::Advise { offset, len, advice: Advice::WillNeed } => {
-            (Job::Populate, *offset, object.populate_len(*len), std::ptr::null_mut())
-        }
-        Op::Advise { .. } => return Ok(Service::Now),
-    };
-    let offset = ByteOffset(offset);
-    inner.check(offset, len as u64)?;
-    Ok(Service::Task(Task::new(job, inner.clone(), offset, memory, len)))
-}
-
-fn check_buffer(len: usize, buffer: &Buffer) -> Result<(), Error> {
-    match len > buffer.len() {
-        true => Err(Error::Config(format!(
-            "a request for {len} bytes has a buffer of only {} bytes",
-            buffer.len()
-        ))),
-        false => Ok(()),
-    }
-}
-
-fn advise(object: &Object, op: &Op) -> Result<(), Error> {
-    match op {
-        Op::Advise { offset, len, advice } => object.advise(*offset, *len, *advice),
-        _ => unreachable!("all others are tasks"),
     }
 }

@@ -8,8 +8,9 @@ use super::dispatch::Batch;
 use super::lanes::Lanes;
 use super::task::{Ended, Job, NONE, Task};
 use crate::error::Error;
+use crate::memory::Lent;
 use crate::position::{ByteOffset, PageIndex};
-use crate::request::Read;
+use crate::request::{Read, ReadOfBatch};
 use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
 use crate::wait::Waiter;
@@ -28,12 +29,23 @@ impl Object {
         self.lanes.borrow()?.run(task)
     }
 
-    /// Runs a job on the caller's memory.
+    /// Runs a job on the caller's memory, in one piece.
     pub(crate) fn run_bytes(
         &self,
         job: Job,
         offset: ByteOffset,
         memory: *mut u8,
+        len: usize,
+    ) -> Result<(), Error> {
+        self.run_lent(job, offset, Lent::one_piece(memory), len)
+    }
+
+    /// Runs a job on the caller's memory.
+    pub(crate) fn run_lent(
+        &self,
+        job: Job,
+        offset: ByteOffset,
+        memory: Lent,
         len: usize,
     ) -> Result<(), Error> {
         self.run(Task::new(job, self.inner.clone(), offset, memory, len))

@@ -38,6 +38,7 @@ use super::owner::Owner;
 use super::task::{Job, Kind, NONE, Pages, Task, Transfer};
 use super::write;
 use crate::error::Error;
+use crate::memory::Lent;
 use crate::position::{ByteOffset, PageIndex, PageSize, page_count, pages_in};
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
@@ -101,7 +102,7 @@ impl Task {
         }
         let clear = ClearState { durable, op, edges, whole, end: offset + len, in_flight: false };
         let job = Job::Clear(Box::new(clear));
-        let mut task = Task::new(job, object.clone(), offset, std::ptr::null_mut(), len as usize);
+        let mut task = Task::new(job, object.clone(), offset, Lent::NONE, len as usize);
         // The clearing keeps its own list of pages, so the task's cursor stays empty.
         Range { start: task.next, end: task.end } = NONE;
         Ok(task)

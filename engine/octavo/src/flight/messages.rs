@@ -32,9 +32,10 @@ use slab::Slab;
 use super::lane::{Lane, Work};
 use super::task::{Job, Task};
 use crate::error::Error;
+use crate::memory::Lent;
 use crate::numa::LETTERS_MAX;
 use crate::position::{ByteOffset, PageIndex};
-use crate::request::Read;
+use crate::request::ReadOfBatch;
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, Mutex, lock};
@@ -151,10 +152,12 @@ impl Lane {
             // A `Populate` has no bytes to send or receive.
             _ => return false,
         };
+        // A letter names one address. Bytes in several pieces are accessed directly.
+        let Some(memory) = span.memory.one() else { return false };
         if !object.partition.sends(tag, task.batch, span.len, write) {
             return false;
         }
-        self.post_letter(work, to, &object, (id, start + span.skip as u64, span.memory, span.len, write));
+        self.post_letter(work, to, &object, (id, start + span.skip as u64, memory, span.len, write));
         true
     }
 
@@ -253,7 +256,10 @@ impl Lane {
             .filter(|(_, letter)| !letter.done)
             .map(|(at, letter)| {
                 let job = if letter.write { Job::Write { durable: false } } else { Job::Read };
-                (at, Task::new(job, object.clone(), letter.offset, letter.memory, letter.len))
+                (
+                    at,
+                    Task::new(job, object.clone(), letter.offset, Lent::one_piece(letter.memory), letter.len),
+                )
             })
             .collect();
         let key = work.mail.served.insert(bundle);
@@ -297,6 +303,33 @@ impl Lane {
     }
 }
 
+/// A read that a letter requests. Its memory is the sender's, lent until the letter is back, and
+/// may be foreign, so this is not a `Read`.
+struct LetterRead {
+    offset: ByteOffset,
+    memory: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the sender lends `len` bytes at `memory` until its letter is back, and no other thread
+// has the letter.
+unsafe impl ReadOfBatch for LetterRead {
+    #[inline(always)]
+    fn start(&self) -> ByteOffset {
+        self.offset
+    }
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    fn memory(&mut self) -> *mut u8 {
+        self.memory
+    }
+}
+
 /// Serves the hits of a bundle in one pass.
 fn serve_hits(bundle: &mut Bundle) {
     let (_, object) = bundle.from.as_ref().expect("a bundle that is served has a sender");
@@ -306,17 +339,14 @@ fn serve_hits(bundle: &mut Bundle) {
         object.partition.charge_bundle(bundle.letters.len() as u64, bytes as u64);
     }
     let mut places = [0; LETTERS_MAX];
-    let mut reads: Vec<Read<'_>> = Vec::with_capacity(LETTERS_MAX);
+    let mut reads: Vec<LetterRead> = Vec::with_capacity(LETTERS_MAX);
     for (at, letter) in bundle.letters.iter().enumerate().filter(|(_, letter)| !letter.write && !letter.done)
     {
         // Skip letters past the end of an object that was cut in the meantime; their tasks will
         // report the error.
         if object.check(letter.offset, letter.len as u64).is_ok() {
             places[reads.len()] = at;
-            // SAFETY: the sender lends the memory until its letter is back, and no other thread has
-            // the letter.
-            let buffer = unsafe { std::slice::from_raw_parts_mut(letter.memory, letter.len) };
-            reads.push(Read { offset: letter.offset.0, buffer });
+            reads.push(LetterRead { offset: letter.offset, memory: letter.memory, len: letter.len });
         }
     }
     let missing = object.read_many_counted(&mut reads);

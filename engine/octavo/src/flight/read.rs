@@ -7,7 +7,6 @@ use octavo_table::SetGuard;
 use super::lane::{Lane, Work};
 use super::owner::Owner;
 use super::task::{Job, Kind, Pages, Role, Transfer};
-use crate::memory::copy;
 use crate::pages::hit::OPTIMISTIC_TRIES;
 use crate::pages::steps::{Claimed, Claiming};
 use crate::position::{PageIndex, pages_in};
@@ -44,7 +43,7 @@ pub(crate) fn page(owner: &mut Owner<'_>, page: PageIndex, first: bool) {
                 if wanted {
                     let frame = partition.frames.at(found.index).wrapping_add(span.skip);
                     // SAFETY: pinned bytes do not change (P6), and the span is the task's.
-                    unsafe { copy::copy_out(frame, span.memory, span.len) };
+                    unsafe { span.memory.copy_out(frame, span.len) };
                     partition.touch(tag, &found);
                 }
                 return partition.unpin(found.index);
@@ -94,7 +93,7 @@ pub(crate) fn deliver(work: &Work, transfer: &Transfer) {
             let frame = transfer.object.partition.frames.at(slot);
             // SAFETY: the frame is ours until `publish` (P1, P2), and the span is the task's own
             // memory.
-            unsafe { copy::copy_out(frame.wrapping_add(span.skip), span.memory, span.len) }
+            unsafe { span.memory.copy_out(frame.wrapping_add(span.skip), span.len) }
         }
     }
 }
@@ -126,7 +125,7 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
                 partition.publish_written(transfer.object.tag(page), slot, true, |frame| {
                     // SAFETY: the frame is ours until it is published (P1, P2), and the span is the
                     // task's own memory.
-                    unsafe { copy::copy_in(span.memory, frame.wrapping_add(span.skip), span.len) }
+                    unsafe { span.memory.copy_in(frame.wrapping_add(span.skip), span.len) }
                 });
             }
             _ => partition.publish(slot, false),
@@ -165,11 +164,11 @@ pub(crate) fn stray_came(lane: &Lane, work: &mut Work, mut transfer: Transfer, r
         (Ok(()), Kind::StrayWrite) => {}
         (Ok(()), Kind::StrayRead) => {
             // SAFETY: the bounce page is ours, the span is the task's.
-            unsafe { copy::copy_out(bytes, span.memory, span.len) };
+            unsafe { span.memory.copy_out(bytes, span.len) };
         }
         (Ok(()), _) => {
             // SAFETY: as above.
-            unsafe { copy::copy_in(span.memory, bytes, span.len) };
+            unsafe { span.memory.copy_in(bytes, span.len) };
             transfer.kind = Kind::StrayWrite;
             lane.push(work, transfer);
             return lane.ring.submit();

@@ -13,9 +13,9 @@ use octavo_table::SlotIndex;
 use super::discard::{self, ClearState};
 use super::writeback::SyncState;
 use crate::error::Error;
-use crate::memory::Bounce;
+use crate::memory::{Bounce, Lent};
 use crate::position::{ByteOffset, PageIndex};
-use crate::request::{Op, Read};
+use crate::request::{Op, Read, ReadOfBatch};
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
@@ -49,9 +49,8 @@ pub(crate) enum Job {
 pub(crate) struct Task {
     pub job: Job,
     pub object: Arc<ObjectInner>,
-    /// The caller's memory: `len` bytes at `memory`, which correspond to the object's bytes from
-    /// `offset` on.
-    pub memory: *mut u8,
+    /// The caller's memory: `len` bytes, which correspond to the object's bytes from `offset` on.
+    pub memory: Lent,
     pub offset: ByteOffset,
     pub len: usize,
     /// Pages not tried yet: `next..end`.
@@ -72,23 +71,19 @@ pub(crate) struct Task {
     pub served: Option<(usize, usize)>,
 }
 
-// SAFETY: `memory` is the caller's, lent for the task's life (blocking calls wait for its end,
-// queues own their buffers).
-unsafe impl Send for Task {}
-
 /// The part of a task's bytes that lies in one page.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     /// Offset in the page.
     pub skip: usize,
     pub len: usize,
-    /// Address of the first byte in the caller's memory.
-    pub memory: *mut u8,
+    /// These bytes in the caller's memory.
+    pub memory: Lent,
 }
 
 impl Task {
     #[inline(always)]
-    pub fn new(job: Job, object: Arc<ObjectInner>, offset: ByteOffset, memory: *mut u8, len: usize) -> Task {
+    pub fn new(job: Job, object: Arc<ObjectInner>, offset: ByteOffset, memory: Lent, len: usize) -> Task {
         let Range { start: next, end } = object.partition.page_size.page_range(offset, len as u64);
         Task {
             job,
@@ -110,12 +105,13 @@ impl Task {
     /// Creates a task for one read of a batch.
     #[inline(always)]
     pub fn reading(object: &Arc<ObjectInner>, read: &mut Read<'_>) -> Task {
-        Task::new(Job::Read, object.clone(), read.start(), read.buffer.as_mut_ptr(), read.buffer.len())
+        let memory = Lent::one_piece(read.buffer.as_mut_ptr());
+        Task::new(Job::Read, object.clone(), read.start(), memory, read.buffer.len())
     }
 
     /// Creates a task for whole pages, without memory of the caller.
     pub fn of_pages(job: Job, object: &Arc<ObjectInner>, pages: Range<PageIndex>) -> Task {
-        let mut task = Task::new(job, object.clone(), ByteOffset(0), std::ptr::null_mut(), 0);
+        let mut task = Task::new(job, object.clone(), ByteOffset(0), Lent::NONE, 0);
         (task.next, task.end) = (pages.start, pages.end);
         task
     }
@@ -147,12 +143,13 @@ impl Task {
         let page_size = self.object.partition.page_size;
         let start = page_size.start_of(page).max(self.offset);
         let end = page_size.start_of(page + 1).min(self.offset + self.len as u64);
+        let len = (end - start) as usize;
         Span {
             skip: page_size.offset_in_page(start),
-            len: (end - start) as usize,
+            len,
             memory: match &self.job {
-                Job::Clear(_) => discard::zeros(),
-                _ => self.memory.wrapping_add((start - self.offset) as usize),
+                Job::Clear(_) => Lent::one_piece(discard::zeros()),
+                _ => self.memory.part((start - self.offset) as usize, len),
             },
         }
     }

@@ -341,7 +341,7 @@ impl<'o, 'a> Attempt<'o, 'a> {
     fn copy_over(&self, page: *mut u8) {
         // SAFETY: the page is ours, and the span is the task's memory. `copy_in` allows for racing
         // readers.
-        unsafe { copy::copy_in(self.span.memory, page.wrapping_add(self.span.skip), self.span.len) };
+        unsafe { self.span.memory.copy_in(page.wrapping_add(self.span.skip), self.span.len) };
     }
 
     /// Copies the caller's bytes into a page that they cover, and fills the rest of the page (past

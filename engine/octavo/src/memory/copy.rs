@@ -1,4 +1,4 @@
-//! Copies between frames and private memory, while other threads use the frames too.
+//! Copies between frames and callers' memory, while other threads use the frames too.
 //!
 //! A reader copies a page out of its frame without a lock, and learns afterwards, from the
 //! slot's version, whether a writer was active (slot rules P3 and following). So a copy may read
@@ -12,6 +12,11 @@
 //!   its second look at the version; a writer puts a release fence between its first and the
 //!   copy. The processors keep to this as for any access: no non-temporal store is used, and the
 //!   stores of `rep movs` come before every later store.
+//!
+//! A caller's memory may be foreign (`pieces.rs`): parties that Rust does not know of, such as a
+//! guest, another process or the kernel, may access it meanwhile. Each of its bytes is then read
+//! or written as if by a volatile access, at least once and possibly twice. Racing accesses decide
+//! only which bytes are copied.
 //!
 //! Inline assembly is opaque to the compiler and means what is said above. The twin says the
 //! same in Rust, byte by byte, and is what miri and other architectures run. Not here: versions,
@@ -68,7 +73,8 @@ pub fn choose() {
 ///   memory, and for writes at `dst`; the two do not overlap.
 /// * Other threads may write the bytes at `frame` meanwhile, but only by `copy_in`, `zero_in`,
 ///   atomic bytes or the kernel.
-/// * No other thread accesses the bytes at `dst`. They are initialised afterwards.
+/// * No other Rust code accesses the bytes at `dst`, except by atomic bytes if they are foreign.
+///   They are initialised afterwards.
 #[inline(always)]
 pub unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: passed on.
@@ -117,7 +123,7 @@ pub unsafe fn copy_out_inline(frame: *const u8, dst: *mut u8, len: usize) {
 ///   that of shared mutable memory; the two do not overlap.
 /// * Other threads may read the bytes at `frame` meanwhile, but only by `copy_out`, atomic bytes
 ///   or the kernel; no other thread writes them, by the slot's protocol.
-/// * No thread writes the bytes at `src`.
+/// * No other Rust code writes the bytes at `src`, except by atomic bytes if they are foreign.
 #[inline(always)]
 pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
     // SAFETY: passed on.
@@ -216,8 +222,8 @@ mod by_bytes {
             let from = unsafe { AtomicU8::from_ptr(frame.wrapping_add(offset).cast_mut()) };
             // Relaxed: the slot's version says whether the byte is valid.
             let byte = from.load(Ordering::Relaxed);
-            // SAFETY: a valid byte by contract, which no other thread accesses.
-            unsafe { dst.wrapping_add(offset).write(byte) };
+            // SAFETY: a valid byte by contract. Volatile, because it may be foreign.
+            unsafe { dst.wrapping_add(offset).write_volatile(byte) };
         }
     }
 
@@ -227,8 +233,8 @@ mod by_bytes {
     pub(super) unsafe fn copy_in<const WIDE: bool>(src: *const u8, frame: *mut u8, len: usize) {
         for offset in 0..len {
             give_others_a_turn(offset, len);
-            // SAFETY: a valid byte by contract, which no thread writes.
-            let byte = unsafe { src.wrapping_add(offset).read() };
+            // SAFETY: a valid byte by contract. Volatile, because it may be foreign.
+            let byte = unsafe { src.wrapping_add(offset).read_volatile() };
             // SAFETY: a valid byte by contract, which is accessed atomically only.
             let to = unsafe { AtomicU8::from_ptr(frame.wrapping_add(offset)) };
             // Relaxed: the slot's version says when the byte is valid.

@@ -9,9 +9,14 @@ mod budget;
 mod buffer;
 pub(crate) mod copy;
 mod frames;
+mod owned;
+mod pieces;
 
 pub(crate) use bounce::{Bounce, BouncePool, BouncePools, BounceShare};
 pub(crate) use budget::{Budget, Charge};
 pub use buffer::Buffer;
 pub(crate) use buffer::BufferPool;
 pub(crate) use frames::{Frames, Mapping};
+pub use owned::Memory;
+pub use pieces::Piece;
+pub(crate) use pieces::{Lent, PieceList};

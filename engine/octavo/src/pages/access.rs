@@ -8,9 +8,9 @@ use octavo_recording::Step;
 use octavo_table::{Found, Tag};
 
 use super::hit::{AHEAD, OPTIMISTIC_TRIES};
-use crate::memory::copy;
+use crate::memory::{Lent, copy};
 use crate::position::ByteOffset;
-use crate::request::Read;
+use crate::request::{Read, ReadOfBatch};
 use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
 
@@ -31,7 +31,11 @@ impl PartitionInner {
     ///
     /// # Safety
     /// As `copy_resident`.
-    pub unsafe fn read_counted(&self, tag: Tag, skip: usize, to: *mut u8, len: usize, first: bool) -> bool {
+    pub unsafe fn read_counted(&self, tag: Tag, skip: usize, to: Lent, len: usize, first: bool) -> bool {
+        let Some(to) = to.one() else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.read_in_pieces(tag, skip, to, len, first) };
+        };
         let counting = if first { Counting::Accesses } else { Counting::Nothing };
         let charge = |hit: bool| {
             if first && !(hit && self.places.replicates) {
@@ -59,6 +63,33 @@ impl PartitionInner {
             self.note().step(tag, || Step::Touch);
         }
         hit
+    }
+
+    /// Does what `read_counted` does for bytes that go to several pieces of memory: pins the page
+    /// while it copies, so that all pieces get the same version. A recording gets the hit after it
+    /// happened, as that of a pin.
+    ///
+    /// # Safety
+    /// As `copy_resident`.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn read_in_pieces(&self, tag: Tag, skip: usize, to: Lent, len: usize, first: bool) -> bool {
+        let found = self.table.find(tag).filter(|found| found.word.readable() && self.pin(found));
+        if let Some(found) = &found {
+            // SAFETY: pinned bytes do not change (P6), and `to` is the caller's promise.
+            unsafe { to.copy_out(self.frames.at(found.index).wrapping_add(skip), len) };
+            match first {
+                true => self.pinned_first(tag, found),
+                false => self.touch(tag, found),
+            }
+            self.unpin(found.index);
+        } else if first {
+            self.count_access(tag, false, false);
+        }
+        if first {
+            self.charge_access(tag, len, 1);
+        }
+        found.is_some()
     }
 
     /// Counts a pin of a resident page as a hit, and tells the policy.
@@ -138,15 +169,19 @@ impl PartitionInner {
 impl ObjectInner {
     /// Reads a range inside one page, and counts the hit, if the page is resident. Otherwise
     /// returns `false`, and has counted nothing.
+    ///
+    /// # Safety
+    /// `to` is valid for `len` bytes, and the range lies in one page.
     #[inline(always)]
-    pub fn read_hit(&self, offset: ByteOffset, buffer: &mut [u8]) -> bool {
+    pub unsafe fn read_hit(&self, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
         let Some(counts) = self.partition.counters.at_hand() else {
-            return self.read_accounted(offset, buffer);
+            // SAFETY: the caller's promise.
+            return unsafe { self.read_accounted(offset, to, len) };
         };
-        // SAFETY: the slice is valid for its length, and the range lies in one page.
-        let is_hit = unsafe { self.read_page(offset, buffer.as_mut_ptr(), buffer.len()) };
+        // SAFETY: as above.
+        let is_hit = unsafe { self.read_page(offset, to, len) };
         if is_hit {
-            counts.add_hit(buffer.len() as u64);
+            counts.add_hit(len as u64);
         }
         is_hit
     }
@@ -165,7 +200,7 @@ impl ObjectInner {
 
     /// Serves the hits of a batch, and counts them as hits but not as requests. Returns the
     /// indices of the other reads.
-    pub fn read_many_counted(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+    pub fn read_many_counted<R: ReadOfBatch>(&self, reads: &mut [R]) -> Vec<usize> {
         if self.partition.places.replicates {
             return self.read_many_near(reads);
         }
@@ -183,7 +218,9 @@ impl ObjectInner {
             let (offset, len) = (read.start(), read.buffer.len());
             let is_inside =
                 len > 0 && self.check(offset, len as u64).is_ok() && self.in_one_page(offset, len);
-            if !(is_inside && self.read_accounted(offset, read.buffer)) {
+            let to = read.buffer.as_mut_ptr();
+            // SAFETY: the buffer is valid for its length, and the range lies in one page.
+            if !(is_inside && unsafe { self.read_accounted(offset, to, len) }) {
                 self.count_read(1, len as u64);
                 missing.push(number);
             }
@@ -193,7 +230,7 @@ impl ObjectInner {
 
     /// Counts the hits of a batch: all reads except the `missing` ones, whose indices are in
     /// ascending order.
-    fn count_hits(&self, reads: &[Read<'_>], missing: &[usize]) {
+    fn count_hits<R: ReadOfBatch>(&self, reads: &[R], missing: &[usize]) {
         let (partition, hits) = (&*self.partition, (reads.len() - missing.len()) as u64);
         partition.counters.add(Count::Hits, hits);
         if partition.counters.hits_need_only_counting() {
@@ -203,7 +240,7 @@ impl ObjectInner {
         for (number, read) in reads.iter().enumerate() {
             if missing.next_if(|missing| **missing == number).is_none() {
                 let tag = self.tag_at(read.start());
-                partition.charge_access(tag, read.buffer.len(), reads.len() as u64);
+                partition.charge_access(tag, read.len(), reads.len() as u64);
                 partition.record_access(tag, false, true);
             }
         }
@@ -211,18 +248,20 @@ impl ObjectInner {
 
     /// Reads a range inside one page while no counter is at hand. Counts, records and charges a
     /// hit. Returns whether the read was a hit.
+    ///
+    /// # Safety
+    /// As `read_hit`.
     #[cold]
     #[inline(never)]
-    pub fn read_accounted(&self, offset: ByteOffset, buffer: &mut [u8]) -> bool {
+    pub unsafe fn read_accounted(&self, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
         let partition = &*self.partition;
         // Recordings and twins take locks, which a child of `fork` must not.
         if partition.shared.is_forked() {
             return false;
         }
         let (tag, skip) = (self.tag_at(offset), partition.page_size.offset_in_page(offset));
-        let (to, len) = (buffer.as_mut_ptr(), buffer.len());
         if partition.is_recorded_whole()
-            // SAFETY: the buffer is valid for its length, and the range lies in one page.
+            // SAFETY: the caller's promise.
             && let Some(hit) = unsafe { partition.read_recorded(tag, skip, to, len, Counting::Requests) }
         {
             if hit {
@@ -241,19 +280,19 @@ impl ObjectInner {
 
     /// Serves the hits of a batch in a partition with twins, and counts them. Returns the
     /// indices of the other reads.
-    fn read_many_near(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+    fn read_many_near<R: ReadOfBatch>(&self, reads: &mut [R]) -> Vec<usize> {
         let partition = &*self.partition;
         let (mut missing, together) = (Vec::new(), reads.len() as u64);
         for first in (0..reads.len()).step_by(AHEAD) {
             let end = (first + AHEAD).min(reads.len());
             reads[first..end].iter().for_each(|read| partition.prefetch_near(self.tag_at(read.start())));
             for (number, read) in reads.iter_mut().enumerate().take(end).skip(first) {
-                let (tag, len) = (self.tag_at(read.start()), read.buffer.len());
+                let (tag, len) = (self.tag_at(read.start()), read.len());
                 let skip = partition.page_size.offset_in_page(read.start());
                 let is_inside =
                     self.check(read.start(), len as u64).is_ok() && self.in_one_page(read.start(), len);
-                let to = read.buffer.as_mut_ptr();
-                // SAFETY: the buffer is valid for its length, and the range lies in one page.
+                let to = read.memory();
+                // SAFETY: the memory is valid for its length, and the range lies in one page.
                 let read_near = || unsafe { partition.read_near(tag, skip, to, len, together) };
                 if is_inside && read_near() {
                     partition.counters.add(Count::Hits, 1);

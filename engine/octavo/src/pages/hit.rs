@@ -33,7 +33,7 @@ use octavo_table::{Found, SlotIndex, Tag};
 
 use crate::memory::copy;
 use crate::position::ByteOffset;
-use crate::request::Read;
+use crate::request::ReadOfBatch;
 use crate::state::partition::{ObjectInner, PartitionInner};
 
 /// A batch looks up each read this many reads before it copies the read's bytes: enough to keep the
@@ -222,13 +222,13 @@ impl ObjectInner {
     /// the total length of all reads in bytes. Each read is looked up `AHEAD` reads before it is
     /// copied, so its tag and bytes arrive in the processor's cache while earlier reads are copied.
     #[inline(always)]
-    pub fn read_many(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
+    pub fn read_many<R: ReadOfBatch>(&self, reads: &mut [R], missing: &mut Vec<usize>) -> u64 {
         #[cfg(target_arch = "x86_64")]
         if copy::is_wide() {
             // SAFETY: `is_wide` implies AVX2, BMI1 and BMI2.
             return unsafe { self.read_many_wide(reads, missing) };
         }
-        self.read_many_as::<false>(reads, missing)
+        self.read_many_as::<false, R>(reads, missing)
     }
 
     /// `read_many` compiled with the extensions that come with AVX-512: it executes a tenth fewer
@@ -238,44 +238,48 @@ impl ObjectInner {
     /// Only if `copy::is_wide`.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
-    unsafe fn read_many_wide(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
-        self.read_many_as::<true>(reads, missing)
+    unsafe fn read_many_wide<R: ReadOfBatch>(&self, reads: &mut [R], missing: &mut Vec<usize>) -> u64 {
+        self.read_many_as::<true, R>(reads, missing)
     }
 
     #[inline(always)]
-    fn read_many_as<const WIDE: bool>(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
-        let is_short = |read: Option<&Read<'_>>| read.is_none_or(|read| read.buffer.len() <= SHORT_BYTES);
+    fn read_many_as<const WIDE: bool, R: ReadOfBatch>(
+        &self,
+        reads: &mut [R],
+        missing: &mut Vec<usize>,
+    ) -> u64 {
+        let is_short = |read: Option<&R>| read.is_none_or(|read| read.len() <= SHORT_BYTES);
         // The first and the last read decide. A long read between short ones is then read on its
         // own, without prefetch (`locate::<false>`).
         match is_short(reads.first()) && is_short(reads.last()) {
-            true => self.read_many_ahead::<WIDE, false>(reads, missing),
-            false => self.read_many_ahead::<WIDE, true>(reads, missing),
+            true => self.read_many_ahead::<WIDE, false, R>(reads, missing),
+            false => self.read_many_ahead::<WIDE, true, R>(reads, missing),
         }
     }
 
     #[inline(always)]
-    fn read_many_ahead<const WIDE: bool, const LONG: bool>(
+    fn read_many_ahead<const WIDE: bool, const LONG: bool, R: ReadOfBatch>(
         &self,
-        reads: &mut [Read<'_>],
+        reads: &mut [R],
         missing: &mut Vec<usize>,
     ) -> u64 {
         let partition = &*self.partition;
         let mut ahead = [const { MaybeUninit::<Located>::uninit() }; AHEAD_RING];
         let mut bytes = 0;
         for (number, read) in reads.iter().take(AHEAD).enumerate() {
-            ahead[number].write(self.locate::<LONG>(partition, read));
+            ahead[number].write(self.locate::<LONG, R>(partition, read));
         }
         let before_last = reads.len().saturating_sub(AHEAD);
         for number in 0..reads.len() {
             if number < before_last {
                 // SAFETY: `number < before_last`, so `number + AHEAD` is an index of `reads`.
                 let read = unsafe { reads.get_unchecked(number + AHEAD) };
-                ahead[(number + AHEAD) % AHEAD_RING].write(self.locate::<LONG>(partition, read));
+                ahead[(number + AHEAD) % AHEAD_RING].write(self.locate::<LONG, R>(partition, read));
             }
-            bytes += reads[number].buffer.len() as u64;
+            bytes += reads[number].len() as u64;
             // SAFETY: this read was located `AHEAD` turns ago, and the next `AHEAD_LONG` after
             // it.
-            if !unsafe { self.read_located::<WIDE, LONG>(partition, reads, number, &ahead) } {
+            if !unsafe { self.read_located::<WIDE, LONG, R>(partition, reads, number, &ahead) } {
                 missing.push(number);
             }
         }
@@ -288,10 +292,10 @@ impl ObjectInner {
     /// The read was located, and so were the next `AHEAD_LONG` reads, or all up to the end. `WIDE`
     /// only if `copy::is_wide`.
     #[inline(always)]
-    unsafe fn read_located<const WIDE: bool, const LONG: bool>(
+    unsafe fn read_located<const WIDE: bool, const LONG: bool, R: ReadOfBatch>(
         &self,
         partition: &PartitionInner,
-        reads: &mut [Read<'_>],
+        reads: &mut [R],
         number: usize,
         ahead: &[MaybeUninit<Located>; AHEAD_RING],
     ) -> bool {
@@ -299,18 +303,18 @@ impl ObjectInner {
         // would evict their lines before the copy.
         if LONG
             && let Some(read) = reads.get(number + AHEAD_LONG)
-            && read.buffer.len() > SHORT_BYTES
+            && read.len() > SHORT_BYTES
         {
             // SAFETY: the caller's promise.
             let located = unsafe { ahead[(number + AHEAD_LONG) % AHEAD_RING].assume_init_ref() };
             if !located.from.is_null() {
-                copy::prefetch_frame(located.from, read.buffer.len());
+                copy::prefetch_frame(located.from, read.len());
             }
         }
         let read = &mut reads[number];
         // SAFETY: the caller's promise.
         let Located { tag, from, slot } = *unsafe { ahead[number % AHEAD_RING].assume_init_ref() };
-        let (to, len) = (read.buffer.as_mut_ptr(), read.buffer.len());
+        let (to, len) = (read.memory(), read.len());
         if from.is_null() {
             return self.read_page_again(read);
         }
@@ -328,10 +332,10 @@ impl ObjectInner {
     /// Finds the candidate slot of a read in a batch, and prefetches what its copy needs. If `LONG`
     /// is false, reads of more than `SHORT_BYTES` are left to `read_page_again`.
     #[inline(always)]
-    fn locate<const LONG: bool>(&self, partition: &PartitionInner, read: &Read<'_>) -> Located {
+    fn locate<const LONG: bool, R: ReadOfBatch>(&self, partition: &PartitionInner, read: &R) -> Located {
         // Does not use `tag_at`, which would load the partition's address again for each read.
         let tag = partition.tag_among(self.begun, partition.page_size.page_of(read.start()));
-        let len = read.buffer.len();
+        let len = read.len();
         let skip = partition.page_size.offset_in_page(read.start());
         // The object's last page, which may be partial, is left to `read_page_again`.
         let is_inside = read.start() < self.last_page() && skip + len <= partition.page_bytes();
@@ -352,9 +356,9 @@ impl ObjectInner {
     /// Serves one read of a batch by P3, after `locate` or the optimistic copy has failed.
     #[cold]
     #[inline(never)]
-    fn read_page_again(&self, read: &mut Read<'_>) -> bool {
-        let (partition, len) = (&*self.partition, read.buffer.len());
-        let (skip, to) = (partition.page_size.offset_in_page(read.start()), read.buffer.as_mut_ptr());
+    fn read_page_again<R: ReadOfBatch>(&self, read: &mut R) -> bool {
+        let (partition, len) = (&*self.partition, read.len());
+        let (skip, to) = (partition.page_size.offset_in_page(read.start()), read.memory());
         self.check(read.start(), len as u64).is_ok()
             && self.in_one_page(read.start(), len)
             // SAFETY: the buffer is valid for its length, and the range lies in one page.
@@ -377,7 +381,7 @@ mod tests {
     use octavo_disk::Store;
 
     use super::*;
-    use crate::{Advice, Cache, CacheConfig, PartitionConfig};
+    use crate::{Advice, Cache, CacheConfig, PartitionConfig, Read};
 
     const PAGES: u64 = 64;
     const PAGE: u64 = 4096;
@@ -408,7 +412,7 @@ mod tests {
                 let bytes = match wide {
                     // SAFETY: the test passes `true` only if `copy::is_wide`.
                     true => unsafe { object.inner.read_many_wide(&mut reads, &mut missing) },
-                    false => object.inner.read_many_as::<false>(&mut reads, &mut missing),
+                    false => object.inner.read_many_as::<false, _>(&mut reads, &mut missing),
                 };
                 assert_eq!(bytes, (len as u64) * (PAGES - 1));
                 (missing, buffers)

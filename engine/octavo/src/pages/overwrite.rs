@@ -12,9 +12,9 @@
 use octavo_disk::Process;
 use octavo_table::{Found, State, Tag};
 
-use crate::memory::copy;
+use crate::memory::{Lent, copy};
 use crate::position::ByteOffset;
-use crate::state::counters::Count;
+use crate::state::counters::{Block, Count};
 use crate::state::partition::{ObjectInner, PartitionInner};
 
 impl ObjectInner {
@@ -26,31 +26,67 @@ impl ObjectInner {
     /// `from` is valid for `len` bytes.
     #[inline(always)]
     pub unsafe fn write_resident(&self, offset: ByteOffset, from: *const u8, len: usize) -> bool {
+        // SAFETY: the page is ours meanwhile, and `from` is the caller's promise.
+        let Some(counts) =
+            self.change_resident(offset, len, |page| unsafe { copy::copy_in(from, page, len) })
+        else {
+            return false;
+        };
+        counts.add(Count::Writes, 1);
+        counts.add(Count::WrittenBytes, len as u64);
+        true
+    }
+
+    /// Writes as many of the `len` bytes of `memory` as lie in pages that can be changed at once,
+    /// up to the first page that cannot, and counts the hits but not the write. Returns the number
+    /// of bytes written.
+    ///
+    /// # Safety
+    /// `memory` is valid for `len` bytes.
+    pub unsafe fn write_resident_pages(&self, offset: ByteOffset, memory: Lent, len: usize) -> usize {
+        let page_size = self.partition.page_size;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let in_page = (page_size.bytes() - page_size.offset_in_page(at)).min(len - done);
+            let part = memory.part(done, in_page);
+            // SAFETY: the page is ours meanwhile, and `memory` is the caller's promise.
+            let write = |page: *mut u8| unsafe { part.copy_in(page, in_page) };
+            if self.change_resident(at, in_page, write).is_none() {
+                break;
+            }
+            done += in_page;
+        }
+        done
+    }
+
+    /// Changes `len` bytes of a resident page in place, if that is possible at once, and counts the
+    /// hit: `write` gets the address of the byte at `offset`. Returns the thread's counters.
+    #[inline(always)]
+    fn change_resident(&self, offset: ByteOffset, len: usize, write: impl FnOnce(*mut u8)) -> Option<&Block> {
         let partition = &*self.partition;
         let skip = partition.page_size.offset_in_page(offset);
         let is_inside = offset < self.last_page() && skip + len <= partition.page_bytes();
         // In a child of `fork` no thread would write the page back.
         if !is_inside || len == 0 || !self.writes_back.is_some_and(Process::is_this) {
-            return false;
+            return None;
         }
         // Without a counter at hand the write is recorded, or charged to a node. A recording that
         // begins from here on begins after this write.
-        let Some(counts) = partition.counters.at_hand() else { return false };
+        let counts = partition.counters.at_hand()?;
         let (table, tag) = (&partition.table, self.tag_at(offset));
         let found = table.candidate(tag).and_then(|candidate| table.confirm(candidate, tag));
-        let Some(found) = found.or_else(|| find_again(partition, tag)) else { return false };
+        let found = found.or_else(|| find_again(partition, tag))?;
         if found.word.state() == State::Clean && table.dirty_pages() >= partition.dirty_max_pages() {
-            return false;
+            return None;
         }
-        let Some(before) = partition.begin_overwrite(tag, &found) else { return false };
-        // SAFETY: the frame is ours until the write ends (P6), and `from` is the caller's promise.
-        unsafe { copy::copy_in(from, partition.frames.at(found.index).wrapping_add(skip), len) };
+        let before = partition.begin_overwrite(tag, &found)?;
+        // The frame is ours until the write ends (P6).
+        write(partition.frames.at(found.index).wrapping_add(skip));
         let waited = partition.end_overwrite(before, &found);
         partition.overwritten(before, tag, &found, waited);
         counts.add(Count::Hits, 1);
-        counts.add(Count::Writes, 1);
-        counts.add(Count::WrittenBytes, len as u64);
-        true
+        Some(counts)
     }
 }
 

@@ -11,6 +11,7 @@ mod batch;
 mod clearing;
 mod failing;
 mod fixture;
+mod foreign;
 mod forked;
 mod hanging;
 mod history;

@@ -3,6 +3,7 @@
 use super::disk::Disk;
 use super::model::{Mark, Twin};
 use crate::fixture::{batch_at, bytes_at, scene, small};
+use crate::foreign::{bytes_of, memory_with, read_somehow, write_somehow};
 use octavo::disk::{SimFaults, SimOptions, Store};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
@@ -401,7 +402,8 @@ impl<'o> Epoch<'o> {
     fn read(&self, world: &mut World, object: &Object, number: usize) {
         let Some(range) = self.range(world, number, false) else { return };
         let mut bytes = vec![0xEE; (range.end - range.start) as usize];
-        if world.is_done(&object.read_at(range.start, &mut bytes)) {
+        let result = read_somehow(&mut world.random, object, range.start, &mut bytes);
+        if world.is_done(&result) {
             world.twins[number].read(range.start, &bytes);
         }
     }
@@ -420,7 +422,8 @@ impl<'o> Epoch<'o> {
     fn write(&self, world: &mut World, object: &Object, number: usize) {
         let Some(range) = self.range(world, number, true) else { return };
         let bytes = world.random.bytes((range.end - range.start) as usize);
-        let is_done = world.is_done(&object.write_at(range.start, &bytes));
+        let result = write_somehow(&mut world.random, object, range.start, &bytes);
+        let is_done = world.is_done(&result);
         world.twins[number].write(range.start, &bytes, is_done);
     }
 
@@ -434,13 +437,22 @@ impl<'o> Epoch<'o> {
             let mut flight = Flight { object: number, range, changes, mark: None, doubtful: false };
             let op = match kind {
                 0..8 => {
-                    let buffer = world.random.bytes(len).into();
-                    let durable = world.random.one_in(5);
-                    Op::Write { offset, len, buffer, durable }
+                    let (bytes, durable) = (world.random.bytes(len), world.random.one_in(5));
+                    match world.random.one_in(2) {
+                        true => Op::Write { offset, len, buffer: bytes.into(), durable },
+                        false => {
+                            let memory = memory_with(&mut world.random, bytes);
+                            Op::WriteFrom { offset, memory, durable }
+                        }
+                    }
                 }
                 8 => Op::Discard { offset, len: len as u64, durable: world.random.one_in(5) },
                 9 => Op::Zero { offset, len: len as u64, durable: world.random.one_in(5) },
-                10..17 => Op::Read { offset, len, buffer: vec![0xEE; len].into() },
+                10..14 => Op::Read { offset, len, buffer: vec![0xEE; len].into() },
+                14..17 => {
+                    let memory = memory_with(&mut world.random, vec![0xEE; len]);
+                    Op::ReadInto { offset, memory }
+                }
                 _ => {
                     flight.range = 0..0;
                     flight.mark = Some(world.twins[number].mark());
@@ -462,8 +474,16 @@ impl<'o> Epoch<'o> {
 
     fn wait(&mut self, world: &mut World, min: usize) {
         let mut done: Vec<Completion> = Vec::new();
-        let count = world.queue.wait(min, |completion| done.push(completion));
-        assert_eq!(count, done.len());
+        match world.random.one_in(2) {
+            true => {
+                let count = world.queue.wait(min, |completion| done.push(completion));
+                assert_eq!(count, done.len());
+            }
+            false => {
+                done.extend((0..min).map_while(|_| world.queue.wait_next()));
+                done.extend(std::iter::from_fn(|| world.queue.take_next()));
+            }
+        }
         self.notice(world);
         let World { twins, faulty, .. } = world;
         for Completion { user_data, op, result } in done {
@@ -471,6 +491,12 @@ impl<'o> Epoch<'o> {
                 Op::Discard { offset, len, durable } | Op::Zero { offset, len, durable } => {
                     let len = len as usize;
                     Op::Write { offset, len, buffer: vec![0; len].into(), durable }
+                }
+                Op::ReadInto { offset, memory } => {
+                    Op::Read { offset, len: memory.len(), buffer: bytes_of(memory).into() }
+                }
+                Op::WriteFrom { offset, memory, durable } => {
+                    Op::Write { offset, len: memory.len(), buffer: bytes_of(memory).into(), durable }
                 }
                 op => op,
             };
