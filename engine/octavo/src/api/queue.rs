@@ -8,27 +8,31 @@
 //! No lock is held while a caller's callback runs, and each completion leaves the queue before it
 //! is passed on. A callback that panics loses its own completion only.
 //!
-//! Not here: how a task is carried out (`flight`).
+//! Not here: how a task is carried out (`flight`), how a queue makes its descriptor readable
+//! (`flight/descriptor.rs`).
 
 mod service;
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use self::service::{Service, advise, service};
 use crate::error::Error;
-use crate::flight::{Batch, Crew, Ended, Job, LANE_BYTES, Lane, Object, poll_only};
+use crate::flight::{Batch, Crew, Descriptor, Ended, Job, LANE_BYTES, Lane, Object, poll_only};
 use crate::request::{Completion, Interest, Request};
 use crate::sync::Arc;
 
 /// A batch queue with an I/O ring of its own. It may move between threads, but only one thread can
 /// use it at a time.
 ///
-/// Two ways to take completions:
+/// Three ways to take completions:
 /// - [`wait_next`](Queue::wait_next) and [`take_next`](Queue::take_next) return one at a time. The
 ///   caller may submit further requests in between.
 /// - [`wait`](Queue::wait) and [`wait_or`](Queue::wait_or) pass all available ones to a callback.
+/// - In an event loop of the caller's own, the queue's [descriptor](Queue#impl-AsFd-for-Queue) says
+///   when there is something to take.
 ///
 /// # Examples
 /// ```
@@ -58,6 +62,29 @@ pub struct Queue {
     finished: VecDeque<Ended>,
     /// Requests submitted and not yet delivered.
     pending: usize,
+    /// Made by the first call that asks for it.
+    descriptor: OnceLock<Descriptor>,
+}
+
+/// A call of a queue's owner. When it ends, also by a panic of a callback, the queue's descriptor
+/// is armed again.
+struct Call<'q>(&'q mut Queue);
+
+impl<'q> Call<'q> {
+    #[inline(always)]
+    fn begin(queue: &'q mut Queue) -> Call<'q> {
+        if queue.descriptor.get().is_some() {
+            // The owner is awake. `arm` looks for the news of senders that do not wake it.
+            queue.lane.mailbox.unpark();
+        }
+        Call(queue)
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.arm();
+    }
 }
 
 impl Queue {
@@ -71,6 +98,7 @@ impl Queue {
             done: VecDeque::new(),
             finished: VecDeque::new(),
             pending: 0,
+            descriptor: OnceLock::new(),
         })
     }
 
@@ -99,7 +127,7 @@ impl Queue {
         // of this batch, or panic.
         self.incoming.clear();
         self.incoming.extend(requests);
-        self.start(object);
+        Call::begin(self).0.start(object);
     }
 
     /// Starts the requests of `incoming`.
@@ -198,8 +226,9 @@ impl Queue {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn wait(&mut self, min: usize, on_completion: impl FnMut(Completion)) -> usize {
-        self.gather(min);
-        self.deliver(on_completion)
+        let call = Call::begin(self);
+        call.0.gather(min);
+        call.0.deliver(on_completion)
     }
 
     /// Waits for a completion and returns it. Returns `None` if no request is
@@ -256,8 +285,9 @@ impl Queue {
         if let Some(completion) = self.pop() {
             return Some(completion);
         }
-        self.gather(min);
-        self.pop()
+        let call = Call::begin(self);
+        call.0.gather(min);
+        call.0.pop()
     }
 
     /// Waits until a completion is available, `fd` is ready for `interest`, or `timeout` has passed
@@ -290,14 +320,41 @@ impl Queue {
         on_completion: impl FnMut(Completion),
     ) -> Interest {
         let timeout = if self.undelivered() == 0 { timeout } else { Some(Duration::ZERO) };
-        if self.lane.shared.is_forked() {
-            self.deliver(on_completion);
+        let call = Call::begin(self);
+        if call.0.lane.shared.is_forked() {
+            call.0.deliver(on_completion);
             return poll_only(fd, interest, timeout);
         }
-        let came = self.lane.work_or(fd, interest, timeout);
-        self.take_finished();
-        self.deliver(on_completion);
+        let came = call.0.lane.work_or(fd, interest, timeout);
+        call.0.take_finished();
+        call.0.deliver(on_completion);
         came
+    }
+
+    /// Returns the queue's [descriptor](Queue#impl-AsFd-for-Queue), and makes it if this is the
+    /// first call. Until then the queue has none, which is cheaper.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the system has no descriptor left for it; [`wait`](Queue::wait) and
+    /// [`wait_or`](Queue::wait_or) still work. [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// let queue = cache.queue()?;
+    /// queue.poll_fd()?;
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn poll_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.lane.shared.check_process()?;
+        if let Some(descriptor) = self.descriptor.get() {
+            return Ok(descriptor.as_fd());
+        }
+        let made = Descriptor::new(&self.lane)?;
+        let descriptor = self.descriptor.get_or_init(|| made);
+        self.arm();
+        Ok(descriptor.as_fd())
     }
 
     /// Number of completions that the queue has taken from its lane and not delivered.
@@ -315,7 +372,10 @@ impl Queue {
         }
         match min.min(self.pending).saturating_sub(self.undelivered()) {
             0 => {
-                self.lane.look();
+                match self.descriptor.get() {
+                    Some(_) => self.lane.look_awake(),
+                    None => self.lane.look(),
+                }
                 // The look may have started I/O, which threads that wait for its pages must learn
                 // of.
                 self.lane.leave();
@@ -354,6 +414,76 @@ impl Queue {
         }
         count
     }
+
+    /// Lets the descriptor, if there is one, say whether the queue needs another call.
+    fn arm(&self) {
+        if let Some(descriptor) = self.descriptor.get()
+            && !self.lane.shared.is_forked()
+        {
+            descriptor.arm(&self.lane, self.undelivered() > 0);
+        }
+    }
+}
+
+/// A descriptor for an event loop of the caller's own: `poll`, `epoll`, an async runtime. It is
+/// readable while the queue has completions to take, or work to do for its requests. The caller
+/// then takes completions until there are none ([`take_next`](Queue::take_next), or
+/// [`wait`](Queue::wait) with `min` 0), and sleeps again. It may also be readable for no reason.
+///
+/// While the caller sleeps, other threads take the queue's completions if they need its pages, and
+/// no other thread needs the caller to come back. A caller that stops polling delays only its own
+/// requests.
+///
+/// # Panics
+/// If the descriptor cannot be made. [`poll_fd`](Queue::poll_fd) returns the error instead; after
+/// it has succeeded once, this never panics.
+///
+/// # Examples
+/// A loop that needs no `unsafe`. With tokio, the queue goes into an `AsyncFd`, and
+/// `readable().await` with `clear_ready` takes the place of `poll`.
+/// ```
+/// # use octavo::{Cache, CacheConfig, Op, PartitionConfig, Request, disk::Store};
+/// use rustix::event::{PollFd, PollFlags, poll};
+/// # let cache = Cache::new(CacheConfig::default())?;
+/// # let partition = cache.partition(PartitionConfig::new("app"))?;
+/// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+/// let mut queue = cache.queue()?;
+/// queue.poll_fd()?;
+/// let read = |page: u64| Request {
+///     op: Op::Read { offset: page * 4096, len: 4096, buffer: vec![0; 4096].into() },
+///     user_data: page,
+/// };
+/// queue.submit(&object, (0..8).map(read));
+/// let mut bytes = 0;
+/// loop {
+///     while let Some(completion) = queue.take_next() {
+///         completion.result?;
+///         bytes += 4096;
+///     }
+///     if queue.pending() == 0 {
+///         break;
+///     }
+///     // Other descriptors, such as sockets, go here, too. A signal may end the call.
+///     let _ = poll(&mut [PollFd::new(&queue, PollFlags::IN)], None);
+/// }
+/// assert_eq!(bytes, 8 * 4096);
+/// # Ok::<(), octavo::Error>(())
+/// ```
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self.descriptor.get() {
+            // Also in a child of `fork`, where nothing makes it.
+            Some(descriptor) => descriptor.as_fd(),
+            None => self.poll_fd().expect("poll_fd returns this error"),
+        }
+    }
+}
+
+/// See [`AsFd`](Queue#impl-AsFd-for-Queue).
+impl AsRawFd for Queue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
 }
 
 impl Drop for Queue {
@@ -362,7 +492,13 @@ impl Drop for Queue {
             // The lane's I/O in flight belongs to the parent. The requests leak with it, and with
             // them their memory.
             std::mem::forget(self.lane.clone());
+            if let Some(descriptor) = self.descriptor.take() {
+                descriptor.leave_to_the_parent();
+            }
             return;
+        }
+        if let Some(descriptor) = self.descriptor.take() {
+            descriptor.disarm(&self.lane);
         }
         // The I/O in flight still uses slots and buffers.
         if !self.lane.work().tasks.is_empty() {

@@ -10,13 +10,15 @@
 //! | a lane, the lanes of a cache, lanes lent to calls | `lane`, `crew`, `lanes` |
 //! | a lane's owner at work on a task | `owner` |
 //! | which verb continues or ends a task | `dispatch` |
-//! | how I/O travels, how owners wait | `transfers`, `parking` |
+//! | how I/O travels | `transfers` |
+//! | how owners wait, in the lane or elsewhere | `parking`, `descriptor` |
 //! | the verbs | `read`, `read_ahead`, `write`, `writeback`, `discard` |
 //! | requests for other nodes | `messages`, `workers` |
 //! | blocking calls | `blocking` |
 
 mod blocking;
 mod crew;
+mod descriptor;
 mod discard;
 mod dispatch;
 mod lane;
@@ -34,6 +36,7 @@ mod writeback;
 
 pub use blocking::Object;
 pub(crate) use crew::Crew;
+pub(crate) use descriptor::Descriptor;
 pub(crate) use dispatch::Batch;
 pub(crate) use lane::{LANE_BYTES, Lane};
 pub(crate) use lanes::Lanes;

@@ -5,7 +5,7 @@
 //! may be in flight on one of them.
 //!
 //! Not here: what a task does when it is woken (`dispatch.rs`), which thread owns a lane
-//! (`lanes.rs`).
+//! (`lanes.rs`), how an owner sleeps in an event loop of its own (`descriptor.rs`).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -28,7 +28,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 impl Lane {
     /// Takes the completions of a lane whose owner is elsewhere, and returns whether there were
     /// any. The caller has nudged the ring.
-    fn reap_for_owner(&self) -> bool {
+    pub(super) fn reap_for_owner(&self) -> bool {
         // Wakes the owner even if it is not parked: an owner that has just returned may have
         // checked the finished tasks before this reap, and may be about to park. A wake-up that
         // finds no sleeper ends the next sleep.
@@ -149,13 +149,17 @@ impl Lane {
         timeout: Option<Duration>,
     ) -> Option<Interest> {
         self.mailbox.park();
-        let nothing_ready = self.mailbox.is_empty() && lock(&self.returned).is_empty();
-        let came = match nothing_ready {
-            true => self.sleep(fd, timeout),
-            false => fd.map(|(fd, interest)| poll_only(fd, interest, Some(Duration::ZERO))),
+        let came = match self.has_news() {
+            false => self.sleep(fd, timeout),
+            true => fd.map(|(fd, interest)| poll_only(fd, interest, Some(Duration::ZERO))),
         };
         self.mailbox.unpark();
         came
+    }
+
+    /// Whether the owner has pages to retry, or bundles to take back.
+    pub(super) fn has_news(&self) -> bool {
+        !self.mailbox.is_empty() || !lock(&self.returned).is_empty()
     }
 
     fn sleep(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
@@ -249,8 +253,8 @@ impl Lane {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let has_ended = self.wait(Some(left.map_or(pause, |left| left.min(pause)))) > 0;
             let has_reaped = others.iter().fold(false, |any, lane| lane.reap_for_owner() | any);
-            let is_told = !self.mailbox.is_empty() || !lock(&self.returned).is_empty();
-            if has_ended || has_reaped || is_told || others.is_empty() || left == Some(Duration::ZERO) {
+            if has_ended || has_reaped || self.has_news() || others.is_empty() || left == Some(Duration::ZERO)
+            {
                 return;
             }
             pause = (pause * 2).min(Ring::NUDGE_INTERVAL);

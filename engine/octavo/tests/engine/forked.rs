@@ -6,9 +6,11 @@ use crate::kernel;
 use crate::watchdog::Watchdog;
 use octavo::disk::{Engine, OpenError, OpenOptions, Store};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Error, Limits, Object, Partition, PartitionConfig, PolicyName,
-    Queue, Read, Request,
+    Advice, Cache, CacheConfig, CacheMode, Completion, Error, Limits, Memory, Object, Op, Partition,
+    PartitionConfig, PolicyName, Queue, Read, Request,
 };
+use std::io::IoSlice;
+use std::os::fd::AsRawFd;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
@@ -93,6 +95,15 @@ fn use_and_drop(
     let mut refused = 0;
     queue.wait(usize::MAX, |completion| refused += u8::from(is_refused(completion.result)));
     check(21, refused == 2 && queue.pending() == 0)?;
+    check(24, is_refused(queue.poll_fd().map(drop)) && queue.as_raw_fd() > 0 && queue.take_next().is_none())?;
+    check(25, is_refused(object.write_vectored_at(0, &[IoSlice::new(&bytes), IoSlice::new(b"more")])))?;
+    let memory = Memory::new(vec![0; 8]);
+    queue.submit(&object, [Request { user_data: 0, op: Op::ReadInto { offset: cold, memory } }]);
+    let given_back = |completion: Completion| match completion.op {
+        Op::ReadInto { memory, .. } => memory.into_owner::<Vec<u8>>().is_ok(),
+        _ => false,
+    };
+    check(26, queue.wait_next().is_some_and(given_back) && queue.wait_next().is_none())?;
     // The parent still holds its lock on the file, because both processes share the file
     // description.
     check(22, matches!(open(file), Err(OpenError::Locked { .. })))?;
@@ -152,6 +163,7 @@ fn a_forked_child_is_refused_at_once_and_does_not_disturb_its_parent() {
         let idle = partition.open(Store::memory("idle", 1 << 20), "idle").unwrap();
         (0..RESIDENT).for_each(|page| object.write_at(page * PAGE, &stamp(page)).unwrap());
         let mut queue = cache.queue().unwrap();
+        queue.poll_fd().unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let busy = [0, 1, 2].map(|thread| {
             let (object, partition, over) = (object.clone(), partition.clone(), over.clone());

@@ -23,6 +23,7 @@ mod outside;
 mod owned_pins;
 mod page_sizes;
 mod pages;
+mod polling;
 mod pressure;
 mod recording;
 mod regressions;
