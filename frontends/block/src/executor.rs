@@ -362,9 +362,8 @@ impl Requests {
                 self.buffers.give(buffer);
                 self.finish(id, sink);
             }
-            Op::Sync | Op::SyncRange { .. } | Op::Discard { .. } | Op::Zero { .. } | Op::Advise { .. } => {
-                self.finish(id, sink)
-            }
+            // Operations without a buffer of the cache.
+            _ => self.finish(id, sink),
         }
     }
 
