@@ -7,8 +7,8 @@ use crate::foreign::{bytes_of, memory_with, read_somehow, write_somehow};
 use octavo::disk::{SimFaults, SimOptions, Store};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, Partition, PartitionConfig, Pin,
-    PolicyName, Queue, Request, WAYS,
+    Advice, Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, OwnedPin, Partition,
+    PartitionConfig, Pin, PolicyName, Queue, Request, WAYS,
 };
 use octavo_random::Random;
 use std::collections::HashMap;
@@ -34,6 +34,10 @@ pub struct World {
     seats: u64,
     /// Bytes of buffers in use while no request is in flight.
     buffers_bytes: u64,
+    /// Owned pins with their bytes. They outlive epochs, objects and crashes.
+    owned: Vec<(OwnedPin, Vec<u8>)>,
+    /// Pages of which a pin was leaked.
+    leaked: u64,
     steps_left: u64,
     /// Print each step.
     pub traced: bool,
@@ -133,6 +137,8 @@ impl World {
             buffers_bytes: 0,
             steps_left: 0,
             seats,
+            owned: Vec::new(),
+            leaked: 0,
             traced: false,
         };
         for number in 0..1 + world.random.below(3) as usize {
@@ -195,8 +201,34 @@ impl World {
             assert!(object.read_at(0, &mut [0]).is_err());
         }
         assert!(self.partitions.iter().all(|partition| partition.stat().resident_bytes == 0));
+        self.check_leaks();
         assert_eq!(self.cache.stat().buffers_used_bytes, self.buffers_bytes);
-        self.disk.history_digest()
+        // Pins outlive the cache.
+        let World { cache, partitions, queue, objects, owned, disk, .. } = self;
+        drop((queue, objects, partitions, cache));
+        assert!(owned.iter().all(|(pin, bytes)| pin[..] == bytes[..]), "a pin has changed");
+        disk.history_digest()
+    }
+
+    /// Checks that pins, owned and leaked, keep their own pages and no other memory: without pages,
+    /// the smallest size of a partition exceeds the one without pins by theirs alone.
+    fn check_leaks(&mut self) {
+        let pinned = |world: &World| world.partitions.iter().map(|p| p.stat().pinned_bytes).sum::<u64>();
+        let charged = |world: &World| {
+            world.partitions.iter().map(|partition| partition.resize(1).unwrap()).sum::<u64>()
+        };
+        let most = (self.owned.len() as u64 + self.leaked) * self.page_bytes;
+        assert!(pinned(self) <= most, "{} of {most}", pinned(self));
+        let before = charged(self);
+        for (pin, bytes) in self.owned.drain(1.min(self.owned.len())..) {
+            assert!(pin[..] == bytes, "a pin has changed");
+        }
+        let (after, left) = (charged(self), pinned(self));
+        assert!(after <= before && left <= (1 + self.leaked) * self.page_bytes, "{left} bytes are pinned");
+        let segments = self.partitions.len() as u64;
+        assert!(
+            self.partitions.iter().map(|p| p.stat().max_bytes).sum::<u64>() == segments * self.segment_bytes
+        );
     }
 
     fn check_figures(&self) {
@@ -342,8 +374,10 @@ impl<'o> Epoch<'o> {
             72..76 => self.clear(world, object, number),
             76..78 => self.set_len(world, object, number),
             78..82 => self.advise(world, object, number),
-            82..87 => self.pin(world, object, number),
-            87..91 => self.unpin(world),
+            82..85 => self.pin(world, object, number),
+            85..87 => self.own(world, object, number),
+            87..89 => self.unpin(world),
+            89..91 => Self::disown(world),
             91..94 => self.resize(world),
             94..96 => _ = world.is_done(&world.cache.clean()),
             // The outcome of requests in flight is already decided.
@@ -655,6 +689,37 @@ impl<'o> Epoch<'o> {
         }
     }
 
+    /// Takes an owned pin, which the world holds, converts a pin into one, or leaks one.
+    fn own(&mut self, world: &mut World, object: &'o Object, number: usize) {
+        let held = self.pins.len();
+        self.pin(world, object, number);
+        if self.pins.len() == held || world.owned.len() > 10 {
+            return;
+        }
+        let (pin, bytes) = self.pins.pop().expect("one more than before");
+        match world.random.below(40) {
+            // Few, or all ways are leaked some day.
+            0 if world.leaked < 4 => {
+                world.leaked += 1;
+                std::mem::forget(pin);
+            }
+            1 if world.leaked < 4 => {
+                world.leaked += 1;
+                std::mem::forget(pin.into_owned());
+            }
+            _ => world.owned.push((pin.into_owned(), bytes)),
+        }
+    }
+
+    /// Drops one of the owned pins.
+    fn disown(world: &mut World) {
+        if !world.owned.is_empty() {
+            let at = world.random.below(world.owned.len() as u64) as usize;
+            let (pin, bytes) = world.owned.swap_remove(at);
+            assert!(pin[..] == bytes, "a pin has changed");
+        }
+    }
+
     fn unpin(&mut self, world: &mut World) {
         if !self.pins.is_empty() {
             let at = world.random.below(self.pins.len() as u64) as usize;
@@ -669,8 +734,11 @@ impl<'o> Epoch<'o> {
         let partition = &world.partitions[at];
         let bytes = (1 + world.random.below(8 / count)) * (world.segment_bytes + (16 << 10)) + (64 << 10);
         match partition.resize(bytes) {
-            // Pins keep segments alive.
-            Ok(charged) => assert!(charged <= bytes || !self.pins.is_empty(), "{charged} of {bytes}"),
+            // Pins keep their pages.
+            Ok(charged) => {
+                let pinned = partition.stat().pinned_bytes;
+                assert!(charged <= bytes + pinned, "{charged} of {bytes}, {pinned} pinned");
+            }
             Err(Error::NoMemory { .. }) => {}
             Err(error) => assert!(world.faulty, "{error}"),
         }
