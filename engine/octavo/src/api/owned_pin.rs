@@ -149,30 +149,37 @@ impl Object {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::disk::Store;
-    use crate::{Cache, CacheConfig, OwnedPin, PartitionConfig};
+    use super::*;
+    use crate::config::{CacheConfig, CacheMode, PartitionConfig};
+    use crate::disk::{Engine, Store};
+    use crate::flight::Lanes;
+    use crate::state::partition::{Lease, ObjectInner};
+    use crate::state::shared::Shared;
 
+    /// Small, and without a cache's threads, rings and sockets, so that miri can run it.
     #[test]
-    fn an_owned_pin_outlives_its_object_its_partition_and_its_cache() {
+    fn an_owned_pin_outlives_its_object_and_all_other_handles() {
         fn any_thread<T: Send + Sync + AsRef<[u8]> + 'static>(_: &T) {}
-        // Without threads of its own, and small, so that miri runs it.
         let config = CacheConfig {
             memory_max_bytes: 1 << 20,
             segment_bytes: 64 << 10,
             buffers_max_bytes: Some(128 << 10),
             background: false,
+            engine: Engine::Blocking,
             ..CacheConfig::default()
         };
-        let cache = Cache::new(config).unwrap();
-        let partition = cache.partition(PartitionConfig::new("p")).unwrap();
-        let object = partition.open(Store::memory("m", 64 << 10), "m").unwrap();
+        let shared = Arc::new(Shared::new(config).unwrap());
+        let config = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("p") };
+        let partition = PartitionInner::new(&shared, config, 256 << 10).unwrap();
+        let lease = Arc::new(Lease(partition.clone()));
+        let object = ObjectInner::new(&partition, &lease, Store::memory("m", 64 << 10), "m", 1);
+        let object = Object { inner: Arc::new(object), lanes: Arc::new(Lanes::new(shared)) };
         object.write_at(4096, &[7; 4096]).unwrap();
-        let pages: [OwnedPin; 2] = [4096, 4096].map(|at| object.pin_owned(at).unwrap().unwrap());
-        any_thread(&pages[0]);
+        let [here, there] = [4096, 4096].map(|at| object.pin_owned(at).unwrap().unwrap());
+        any_thread(&here);
+        // The pins keep a snapshot.
         object.write_at(4096, &[8; 4096]).unwrap();
-        object.close().unwrap();
-        drop((object, partition, cache));
-        let [here, there] = pages;
+        drop((object, lease, partition));
         assert!(std::thread::spawn(move || there[..] == [7; 4096]).join().unwrap());
         assert_eq!(here[..], [7; 4096]);
     }

@@ -9,7 +9,7 @@
 //!   unpin the snapshots' ways are missing in their sets.
 //! - If owned pins outlive all other handles of a partition, its addresses stay mapped until the
 //!   last of them is dropped. All frames without a pin go back when the last other handle is
-//!   dropped ([`Lease`]).
+//!   dropped (`Lease` in `partition.rs`).
 //!
 //! Not here: what a pin guarantees (P4, P5 of `octavo_table`), the pins themselves (`api/pin.rs`).
 
