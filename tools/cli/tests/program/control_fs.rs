@@ -143,3 +143,19 @@ fn a_directory_that_is_not_empty_is_not_mounted_over() {
     assert!(said.contains("octavo.toml:12:6: control.fs: the directory is not empty"), "{said}");
     assert_eq!(std::fs::read(directory.join("fs").join("precious")).unwrap(), b"x");
 }
+
+#[test]
+fn the_tree_follows_partitions_and_exports_that_come_and_go() {
+    let Some((directory, server, fs)) = served() else { return };
+    // Without a reaper, only memory that no partition has can be given to a new one.
+    said(&fs, "echo 8MiB > p/max");
+    server.ctl_succeed(&["partition", "add", "host/vm3", "--max", "4MiB", "--weight", "7"]);
+    assert_eq!(said(&fs, "ls -d host/vm3 && cat host/vm3/weight host/vm3/objects"), "host/vm3\n7\n");
+    let guest = directory.disk("guest", 1 << 20);
+    let words = ["export", "add", "guest", "--path", guest.to_str().unwrap(), "--partition", "host/vm3"];
+    server.ctl_succeed(&words);
+    assert_eq!(said(&fs, "cat host/vm3/objects"), "guest\n");
+    server.ctl_succeed(&["export", "remove", "guest"]);
+    server.ctl_succeed(&["partition", "remove", "host/vm3"]);
+    assert_eq!(said(&fs, "ls host"), "current\nhigh\nlow\nmax\nmin\nvm1\nvm2\nweight\n");
+}
