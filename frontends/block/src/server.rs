@@ -152,6 +152,20 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Export`]: its name is too long or not unique.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # use octavo_block::{Export, Limits, Server};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("vm"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// let server = Server::new(cache, Limits::default())?;
+    /// let (name, description) = ("disk".to_owned(), String::new());
+    /// server.add(Export { name, description, object, read_only: false })?;
+    /// assert_eq!(server.traffic().exports()[0].name, "disk");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn add(&self, export: Export) -> Result<(), Error> {
         self.shared.exports.add(export)
     }
@@ -167,6 +181,23 @@ impl Server {
     /// - [`Error::Export`]: no export has this name, or it is retired already.
     /// - [`Error::InUse`]: the export has clients, or requests of clients still wait for I/O of the
     ///   store although they were disconnected. The export is offered as before.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # use octavo_block::{Export, Limits, Server};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("vm"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// # let server = Server::new(cache, Limits::default())?;
+    /// # let (name, description) = ("disk".to_owned(), String::new());
+    /// # server.add(Export { name, description, object, read_only: false })?;
+    /// let retired = server.retire("disk", None)?;
+    /// retired.object().close()?;
+    /// retired.remove();
+    /// assert!(server.traffic().exports().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn retire(&self, name: &str, disconnect: Option<Duration>) -> Result<Retired, Error> {
         let found = self.shared.exports.all().into_iter().find(|served| served.export.name == name);
         let served = found

@@ -81,6 +81,10 @@ impl Catalog {
         step.keep();
         let mut left = self.close(retired, &mut state);
         for partition in &plan.partitions_removed {
+            if state.exports_of(partition.name()).next().is_some() {
+                left.push(format!("partition \"{}\" stays with its exports", partition.name()));
+                continue;
+            }
             self.remove_made(partition);
             state.partitions.retain(|owned| owned.partition.name() != partition.name());
         }
@@ -181,7 +185,7 @@ impl Catalog {
         let (settings, wishes) = &self.log;
         let wanted = config.log.wishes();
         if state.config.as_ref().is_some_and(|old| old.log.wishes() != wanted) {
-            changes.push(Change::new("server", "log", "as the file says".into()));
+            changes.push(Change::new("server", "log", "changed".into()));
         }
         logger::change(settings.of_server(wishes, &wanted));
         for section in std::mem::take(&mut config.partitions) {
