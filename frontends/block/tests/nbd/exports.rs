@@ -1,7 +1,7 @@
 //! Exports that come and go while the server runs.
 
 use crate::client::*;
-use crate::rig::{Plan, Rig, pattern};
+use crate::rig::{Plan, Rig, eventually, pattern};
 use octavo_block::{Error, Export};
 use std::time::Duration;
 
@@ -98,6 +98,8 @@ fn a_client_in_the_middle_of_a_write_is_cut_when_its_grace_is_over() {
     let mut client = rig.attached("disk0", false);
     assert_eq!(client.put(0, 1, 0, &[7; 4096]), 0);
     client.send(&write_bytes(0, 2, 8192, &[8; 4096])[..28 + 2048]);
+    // Had the server not seen the header yet, it would refuse the write.
+    eventually("the write begins", || rig.traffic().exports()[0].in_flight == 1);
     let retired = rig.server().retire("disk0", Some(Duration::from_millis(100))).unwrap();
     client.expect_end();
     // A write that was answered stays.

@@ -171,6 +171,9 @@ fn removing_an_export_in_the_middle_of_a_write_keeps_what_was_acknowledged() {
         client.write(page * PAGE as u64, &[page as u8 + 1; PAGE]);
     }
     client.send_half_a_write(1 << 19, PAGE);
+    // Had the server not seen the header yet, it would refuse the write.
+    let in_flight = || server.stat()["partitions"][0]["objects"][1]["in_flight"].clone();
+    wait_until(|| "the write begins".into(), || in_flight() == 1);
     let said = server.ctl_succeed(&["export", "remove", "guest", "--disconnect"]);
     assert!(said.ends_with("export \"guest\" is removed\n"), "{said}");
     assert!(client.reply().is_err(), "the connection is closed");
