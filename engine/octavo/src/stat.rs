@@ -56,9 +56,6 @@ pub struct PartitionStat {
     pub dirty_bytes: u64,
     /// Most bytes of dirty pages; beyond, writes go to the store first.
     pub dirty_max_bytes: u64,
-    /// Bytes of pages with at least one pin, including snapshots: old versions of pages that were
-    /// written, evicted or moved while they were pinned.
-    pub pinned_bytes: u64,
     /// Bytes of frames.
     pub max_bytes: u64,
     /// Bytes of frames and metadata charged to the cache.

@@ -227,7 +227,7 @@ fn pins_and_segments_that_come_and_go() {
         },
     ]);
     scene.partition.resize(1).unwrap();
-    assert_eq!(scene.partition.stat().pinned_bytes, 0);
+    assert_eq!(scene.partition.pinned_bytes(), 0);
 }
 
 /// Overlapping discards and zeroes, writes, a sync and a resize. The thread that submitted two of

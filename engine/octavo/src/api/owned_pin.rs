@@ -23,7 +23,7 @@ use crate::sync::Arc;
 ///
 /// A view that is held or forgotten keeps its page and no other memory. If all other handles of the
 /// partition are gone, its metadata stays too, until its last view is dropped.
-/// [`PartitionStat::pinned_bytes`](crate::PartitionStat::pinned_bytes) shows what is held.
+/// [`Partition::pinned_bytes`](crate::Partition::pinned_bytes) shows what is held.
 ///
 /// To share a view, put it into an [`Arc`](std::sync::Arc).
 ///

@@ -152,7 +152,6 @@ impl Partition {
             resident_bytes: bytes(inner.resident_pages()),
             dirty_bytes: bytes(inner.table.dirty_pages()),
             dirty_max_bytes: bytes(inner.dirty_max_pages()),
-            pinned_bytes: bytes(inner.pinned_pages()),
             max_bytes: bytes(inner.table.slots_count()),
             charged_bytes: lock(&inner.costs).charged_bytes(),
             requests_read: inner.sum(Reads),
@@ -163,10 +162,28 @@ impl Partition {
         }
     }
 
+    /// Returns the bytes of pages with at least one pin, including snapshots: old versions of pages
+    /// that were written, evicted or moved while they were pinned. Looks at every slot of the
+    /// partition, which takes about a millisecond for each GiB.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// let page = object.pin_owned(0)?;
+    /// assert_eq!(partition.pinned_bytes(), 4096);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn pinned_bytes(&self) -> u64 {
+        self.inner.shared.unless_forked(|| self.inner.page_size.len_of(self.inner.pinned_pages()))
+    }
+
     /// Grows or shrinks the partition to at most `max_bytes` of frames and metadata, one segment at
     /// a time, while requests continue. Returns the bytes charged afterwards, which exceed
     /// `max_bytes` only if:
-    /// - pins keep pages that would have left ([`PartitionStat::pinned_bytes`]), or
+    /// - pins keep pages that would have left ([`pinned_bytes`](Partition::pinned_bytes)), or
     /// - `max_bytes` is less than what always remains: one segment, and the metadata of segments
     ///   used in the past (at most 1 % of their size).
     ///

@@ -65,12 +65,12 @@ fn a_leaked_pin_keeps_the_charge_of_its_page_alone() {
     assert_eq!(partition.resize(2 << 20).unwrap(), full.charged_bytes);
     warm(&object, 256);
     let pages: Vec<OwnedPin> = (0..40).map(|page| pin(&object, page)).collect();
-    assert_eq!(partition.stat().pinned_bytes, 40 * PAGE);
+    assert_eq!(partition.pinned_bytes(), 40 * PAGE);
     let charged = partition.resize(1).unwrap();
     let stat = partition.stat();
     // Pages of the segment that is left are a part of it.
     assert!(charged > least && charged <= least + 40 * PAGE, "{charged}, {least} without pins");
-    assert_eq!((stat.max_bytes, stat.pinned_bytes), (SET_BYTES, 40 * PAGE));
+    assert_eq!((stat.max_bytes, partition.pinned_bytes()), (SET_BYTES, 40 * PAGE));
     // The partition grows to its former size and charge, and shrinks again.
     assert_eq!(partition.resize(2 << 20).unwrap(), full.charged_bytes);
     assert_eq!(partition.stat().max_bytes, full.max_bytes);
@@ -82,7 +82,7 @@ fn a_leaked_pin_keeps_the_charge_of_its_page_alone() {
     assert!(fewer < charged && fewer <= least + 20 * PAGE, "{fewer} after {charged}");
     pages.into_iter().for_each(forget);
     assert_eq!(partition.resize(1).unwrap(), fewer);
-    assert_eq!(partition.stat().pinned_bytes, 20 * PAGE);
+    assert_eq!(partition.pinned_bytes(), 20 * PAGE);
     assert_eq!(partition.resize(2 << 20).unwrap(), full.charged_bytes);
 }
 
@@ -140,14 +140,14 @@ fn a_pinned_page_survives_the_close_of_its_object_and_is_not_found_by_the_next()
         forget(leaked);
         object.close().unwrap();
         drop(object);
-        assert_eq!((partition.stat().resident_bytes, partition.stat().pinned_bytes), (0, 2 * PAGE));
+        assert_eq!((partition.stat().resident_bytes, partition.pinned_bytes()), (0, 2 * PAGE));
         let object = partition.open(open(&file.0), "again").unwrap();
         object.write_at(0, &[2; PAGE as usize]).unwrap();
         object.write_at(PAGE, &[3; PAGE as usize]).unwrap();
         assert_eq!((page[..] == [1; PAGE as usize], bytes == [9; PAGE as usize]), (true, true));
         assert!(bytes_at(&object, 0, 2 * PAGE)[..] == [[2; PAGE as usize], [3; PAGE as usize]].concat());
         drop(page);
-        assert_eq!(partition.stat().pinned_bytes, PAGE);
+        assert_eq!(partition.pinned_bytes(), PAGE);
         let page = pin(&object, 0);
         assert_eq!(object.abandon() > 0, mode == CacheMode::Writeback);
         assert!(page[..] == [2; PAGE as usize]);
@@ -212,11 +212,11 @@ fn a_page_has_at_most_1023_pins_of_both_kinds_and_is_copied_for_more() {
     let last = object.pin(0).unwrap().expect("one is left");
     assert!(object.pin_owned(0).unwrap().is_none() && object.try_pin_owned(0).unwrap().is_none());
     assert!(matches!(object.pin_or_copy(0).unwrap(), octavo::PinOrCopy::Copy(_)));
-    assert_eq!(partition.stat().pinned_bytes, PAGE, "a page counts once");
+    assert_eq!(partition.pinned_bytes(), PAGE, "a page counts once");
     owned.push(last.into_owned());
     assert!(object.pin(0).unwrap().is_none(), "a conversion needs no further pin");
     owned.clear();
-    assert_eq!(partition.stat().pinned_bytes, 0);
+    assert_eq!(partition.pinned_bytes(), 0);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn pins_of_other_threads_keep_their_bytes_beside_resizes() {
         }
         over.store(true, Relaxed);
     });
-    assert_eq!(partition.stat().pinned_bytes, 0);
+    assert_eq!(partition.pinned_bytes(), 0);
     let smallest = partition.resize(1).unwrap();
     assert_eq!(partition.resize(1).unwrap(), smallest);
     for page in 0..PAGES {
@@ -284,7 +284,7 @@ fn a_forked_child_reads_and_drops_inherited_pins() {
         kernel::exit(u8::from(!is_right));
     };
     assert!(kernel::wait_for(child).success());
-    assert_eq!(partition.stat().pinned_bytes, 2 * PAGE);
+    assert_eq!(partition.pinned_bytes(), 2 * PAGE);
     object.write_at(0, &bytes_of(0, 1)).unwrap();
     assert!(page[..] == bytes_of(0, 0));
     drop((object, partition, cache, page));

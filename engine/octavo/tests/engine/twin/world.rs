@@ -213,18 +213,19 @@ impl World {
     /// Checks that pins, owned and leaked, keep their own pages and no other memory: without pages,
     /// the smallest size of a partition exceeds the one without pins by theirs alone.
     fn check_leaks(&mut self) {
-        let pinned = |world: &World| world.partitions.iter().map(|p| p.stat().pinned_bytes).sum::<u64>();
+        let page_bytes = self.partitions.iter().map(Partition::page_bytes).max().expect("one at least");
+        let pinned = |world: &World| world.partitions.iter().map(|p| p.pinned_bytes()).sum::<u64>();
         let charged = |world: &World| {
             world.partitions.iter().map(|partition| partition.resize(1).unwrap()).sum::<u64>()
         };
-        let most = (self.owned.len() as u64 + self.leaked) * self.page_bytes;
+        let most = (self.owned.len() as u64 + self.leaked) * page_bytes;
         assert!(pinned(self) <= most, "{} of {most}", pinned(self));
         let before = charged(self);
         for (pin, bytes) in self.owned.drain(1.min(self.owned.len())..) {
             assert!(pin[..] == bytes, "a pin has changed");
         }
         let (after, left) = (charged(self), pinned(self));
-        assert!(after <= before && left <= (1 + self.leaked) * self.page_bytes, "{left} bytes are pinned");
+        assert!(after <= before && left <= (1 + self.leaked) * page_bytes, "{left} bytes are pinned");
         let segments = self.partitions.len() as u64;
         assert!(
             self.partitions.iter().map(|p| p.stat().max_bytes).sum::<u64>() == segments * self.segment_bytes
@@ -736,7 +737,7 @@ impl<'o> Epoch<'o> {
         match partition.resize(bytes) {
             // Pins keep their pages.
             Ok(charged) => {
-                let pinned = partition.stat().pinned_bytes;
+                let pinned = partition.pinned_bytes();
                 assert!(charged <= bytes + pinned, "{charged} of {bytes}, {pinned} pinned");
             }
             Err(Error::NoMemory { .. }) => {}
