@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adds a disk, lets a client use it, removes it, and looks at what is in its file: again and again.
+/// Again and again adds a disk, lets a client use it, removes it, and looks at its file.
 fn come_and_go(
     server: &Server,
     partition: &Partition,

@@ -105,24 +105,17 @@ impl PartitionInner {
         if live == 0 {
             return Err(shared.budget.refusal(what, fixed + per_segment, wanted));
         }
-        let places = Places::new(&shared.numa, config.node)
-            .map_err(|why| Error::Config(format!("partition {:?}: {why}", config.name)))?;
+        let misplaced = |why| Error::Config(format!("{what}: {why}"));
+        let places = Places::new(&shared.numa, config.node).map_err(misplaced)?;
         let charge = shared.budget.charge(fixed + live as u64 * per_segment, &what)?;
         let no_memory = |e| Error::Config(format!("{what}: cannot map memory: {e}"));
-        let frames =
-            Frames::reserve(geometry.page_bytes, geometry.segment_bytes as usize, shape.segments_max)
-                .map_err(no_memory)?;
-        let bounce = shared.bounces.of(geometry.page_bytes as usize)?;
-        let metadata_bytes = Table::<WAYS>::memory_bytes(shape).next_multiple_of(HUGE_PAGE as usize);
-        let metadata = Mapping::reserve(metadata_bytes).map_err(no_memory)?;
-        if huge {
-            metadata.want_huge_pages(0, metadata_bytes);
-        }
+        let Geometry { page_bytes, segment_bytes } = geometry;
+        let (frames, metadata) = Self::mappings(geometry, shape, huge).map_err(no_memory)?;
+        let bounce = shared.bounces.of(page_bytes as usize)?;
         let table = Self::table_in(&metadata, shared, shape, places, config.policy, live);
         watch.begin(&table);
+        let resizing = Resizing::of(&table);
         let seed = cache.seed.map_or_else(random_seed, Ok).map_err(no_memory)?;
-        let (resizing, page_bytes) = (Resizing::of(&table), geometry.page_bytes);
-        let segment = (geometry.segment_bytes, per_segment - geometry.segment_bytes);
         let window_pages = (config.read_ahead_max_bytes / u64::from(page_bytes)).min(1 << 14) as u32;
         let partition = Arc::new_cyclic(|me| PartitionInner {
             me: me.clone(),
@@ -147,7 +140,12 @@ impl PartitionInner {
             is_removed: AtomicBool::new(false),
             resizing: Mutex::new(resizing),
             held_up: AtomicU32::new(0),
-            costs: Mutex::new(Costs::new(charge, fixed, learning, segment)),
+            costs: Mutex::new(Costs::new(
+                charge,
+                fixed,
+                learning,
+                (segment_bytes, per_segment - segment_bytes),
+            )),
             objects: Mutex::new(Objects::new()),
             limits: Mutex::new(config.limits()),
             dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
@@ -159,6 +157,18 @@ impl PartitionInner {
         });
         partition.begin();
         Ok(partition)
+    }
+
+    /// Reserves addresses for the frames and for the table, which asks for huge pages if `huge`.
+    fn mappings(geometry: Geometry, shape: Shape, huge: bool) -> std::io::Result<(Frames, Mapping)> {
+        let Geometry { page_bytes, segment_bytes } = geometry;
+        let frames = Frames::reserve(page_bytes, segment_bytes as usize, shape.segments_max)?;
+        let metadata_bytes = Table::<WAYS>::memory_bytes(shape).next_multiple_of(HUGE_PAGE as usize);
+        let metadata = Mapping::reserve(metadata_bytes)?;
+        if huge {
+            metadata.want_huge_pages(0, metadata_bytes);
+        }
+        Ok((frames, metadata))
     }
 
     /// Makes a new partition's segments ready for use, and sets what depends on its size.
