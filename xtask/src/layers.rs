@@ -47,7 +47,7 @@ const LAYERS: &[Layer] = &[
             "octavo-disk",
             "octavo-message",
         ],
-        others: &["libc", "log", "shuttle", "slab"],
+        others: &["libc", "log", "rustix", "shuttle", "slab"],
         tests: &[],
     },
     Layer {

@@ -164,6 +164,12 @@ impl Ring {
         self.core.poll_fd()
     }
 
+    /// Returns whether the descriptor of `poll_fd` would be readable. The model checker has none.
+    #[cfg(shuttle)]
+    pub fn has_news(&self) -> bool {
+        self.core.has_news()
+    }
+
     /// Returns the number of I/Os pushed and not yet delivered.
     pub fn in_flight(&self) -> usize {
         self.core.in_flight()

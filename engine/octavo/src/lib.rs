@@ -27,6 +27,19 @@
 //!    does.
 //! 5. All memory held is charged to the cache's limit; an idle cache uses no CPU.
 //!
+//! Threads and blocking:
+//!
+//! - All handles may be used by any thread at the same time, except a [`Queue`], which has one user
+//!   at a time.
+//! - These may wait for a store: all calls that read, write, sync or clear an object or pin a page
+//!   of it; opening, closing and changing its length; resizing, evicting and removing a partition;
+//!   [`Queue::wait`], [`Queue::wait_next`], [`Queue::wait_or`], and dropping a queue with requests
+//!   in flight.
+//! - These never wait for a store: [`Object::try_read_at`], [`Object::try_pin`],
+//!   [`Queue::take_next`], [`Queue::wait`] with `min` 0, dropping a pin, all statistics, and
+//!   [`Queue::submit`], except of advice that runs during the call.
+//! - No lock is held while a queue's callback runs, so the callback may call anything.
+//!
 //! Offsets and lengths are in bytes everywhere.
 //!
 //! Not here: protocols, configuration files, metrics. Time, randomness and I/O come in from

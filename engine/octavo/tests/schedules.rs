@@ -14,7 +14,9 @@ use crate::fixture::{PAGE, read_request, request, write_request};
 use crate::pages::Shared;
 use octavo::disk::{SimDisk, SimOptions};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
-use octavo::{Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, WAYS};
+use octavo::{
+    Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Request, WAYS,
+};
 use octavo_table::broken::{Step, set};
 use shuttle::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -230,6 +232,49 @@ fn pins_and_segments_that_come_and_go() {
     assert_eq!(scene.partition.pinned_bytes(), 0);
 }
 
+/// Submits requests, and takes their completions in an event loop. A wake-up that does not make the
+/// descriptor readable would leave the loop asleep for ever.
+fn in_an_event_loop(scene: &Scene, requests: impl IntoIterator<Item = Request>) {
+    let mut queue = scene.cache.queue().unwrap();
+    queue.poll_fd().unwrap();
+    queue.submit(&scene.shared.object, requests);
+    loop {
+        while let Some(completion) = queue.take_next() {
+            completion.result.unwrap();
+        }
+        if queue.pending() == 0 {
+            return;
+        }
+        // Always lets others run: a loop may find its descriptor readable because of news that
+        // only another thread can take.
+        thread::yield_now();
+        while !queue.is_readable() {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Two event loops, a blocking call and a queue that is left alone for a while want the same pages.
+fn event_loops(mode: CacheMode) {
+    fn read(page: u64) -> Request {
+        read_request(page, page * PAGE, PAGE as usize)
+    }
+    Scene::new(mode).race([
+        |scene| in_an_event_loop(scene, [read(NEW), read(NEW + 1), request(Op::Sync)]),
+        |scene| in_an_event_loop(scene, [read(NEW + 1), read(NEW + 2), read(NEW)]),
+        |scene| {
+            scene.shared.read(NEW + 1);
+            scene.shared.write(NEW + 2);
+        },
+        |scene| {
+            let mut queue = scene.cache.queue().unwrap();
+            queue.submit(&scene.shared.object, [read(NEW), read(NEW + 2)]);
+            scene.shared.read(OLD);
+            queue.wait(1, |completion| completion.result.unwrap());
+        },
+    ]);
+}
+
 /// Overlapping discards and zeroes, writes, a sync and a resize. The thread that submitted two of
 /// them does something else.
 fn clearings(mode: CacheMode) {
@@ -371,6 +416,12 @@ fn giving_back_the_frame_of_a_snapshot_is_noticed_r5() {
 #[test]
 fn no_call_waits_for_a_thread_that_left_its_queue_alone_in_any_schedule() {
     holds_in_both_modes(a_queue_that_is_left_alone);
+}
+
+#[test]
+fn event_loops_that_depend_on_each_other_all_finish_in_every_schedule() {
+    holds(600, || event_loops(CacheMode::Writeback));
+    holds(600, || event_loops(CacheMode::Writethrough));
 }
 
 #[test]

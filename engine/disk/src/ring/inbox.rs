@@ -337,9 +337,7 @@ impl RingCore {
     /// R4: makes news known to the leader and to pollers, and unlocks. (Sleepers on `arrived` are
     /// woken by the caller.)
     fn announce(&self, mut state: MutexGuard<'_, State>) {
-        // Relaxed: the thread that pushed to a simulated disk sees its own stores.
-        let simulates = self.has_disks.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) > 0;
-        let is_news = !state.inbox.is_empty() || state.wakes_sent != state.wakes_taken || simulates;
+        let is_news = self.is_news(&state);
         match &self.files {
             FileEngine::Uring(uring) => {
                 if is_news && (state.leader || state.polled) && !state.nop_in_flight {
@@ -355,6 +353,19 @@ impl RingCore {
                 }
             }
         }
+    }
+
+    /// R4: whether there is news.
+    fn is_news(&self, state: &State) -> bool {
+        // Relaxed: the thread that pushed to a simulated disk sees its own stores.
+        let simulates = self.has_disks.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) > 0;
+        !state.inbox.is_empty() || state.wakes_sent != state.wakes_taken || simulates
+    }
+
+    /// See `Ring::has_news`.
+    #[cfg(shuttle)]
+    pub(crate) fn has_news(&self) -> bool {
+        self.is_news(&lock(&self.state))
     }
 
     /// See `Ring::poll_fd`.

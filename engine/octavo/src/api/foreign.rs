@@ -146,15 +146,9 @@ impl Object {
     /// unsafe { object.write_raw_at(5000, bytes.as_ptr(), bytes.len())? };
     /// # Ok::<(), octavo::Error>(())
     /// ```
-    #[inline]
     pub unsafe fn write_raw_at(&self, offset: u64, memory: *const u8, len: usize) -> Result<(), Error> {
-        let offset = ByteOffset(offset);
         // SAFETY: the caller's promise.
-        match unsafe { self.inner.write_resident(offset, memory, len) } {
-            true => Ok(()),
-            // SAFETY: as above.
-            false => unsafe { self.write_slowly(offset, Lent::one_piece(memory.cast_mut()), len) },
-        }
+        unsafe { self.write_lent(ByteOffset(offset), memory, len) }
     }
 
     /// Does what [`read_vectored_at`](Object::read_vectored_at) does, for memory that must not
@@ -241,6 +235,23 @@ impl Object {
             Some(memory) => unsafe { self.write_raw_at(offset, memory, len) },
             // SAFETY: as above.
             None => unsafe { self.write_slowly(ByteOffset(offset), memory, len) },
+        }
+    }
+
+    /// # Safety
+    /// As `write_raw_at`.
+    #[inline(always)]
+    pub(super) unsafe fn write_lent(
+        &self,
+        offset: ByteOffset,
+        memory: *const u8,
+        len: usize,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        match unsafe { self.inner.write_resident(offset, memory, len) } {
+            true => Ok(()),
+            // SAFETY: as above.
+            false => unsafe { self.write_slowly(offset, Lent::one_piece(memory.cast_mut()), len) },
         }
     }
 

@@ -167,10 +167,9 @@ impl Object {
     /// assert!(object.write_at((1 << 20) - 1, b"octavo").is_err(), "past the end");
     /// # Ok::<(), octavo::Error>(())
     /// ```
-    #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         // SAFETY: the slice is valid for its length, and borrowed until the call returns.
-        unsafe { self.write_raw_at(offset, bytes.as_ptr(), bytes.len()) }
+        unsafe { self.write_lent(ByteOffset(offset), bytes.as_ptr(), bytes.len()) }
     }
 
     /// Makes durable every write that was acknowledged before the call. Fails if any of them

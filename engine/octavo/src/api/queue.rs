@@ -357,6 +357,12 @@ impl Queue {
         Ok(descriptor.as_fd())
     }
 
+    /// Whether the descriptor would be readable. The model checker has none.
+    #[cfg(shuttle)]
+    pub fn is_readable(&self) -> bool {
+        self.descriptor.get().is_some_and(|descriptor| descriptor.is_readable(&self.lane))
+    }
+
     /// Number of completions that the queue has taken from its lane and not delivered.
     fn undelivered(&self) -> usize {
         self.done.len() + self.finished.len()
