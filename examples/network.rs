@@ -169,18 +169,21 @@ fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
     waiting.lock().expect("no thread panics with the lock")
 }
 
-/// Connects to a new server. Also returns the thread of the server, and the one that takes answers.
-fn connect() -> Result<(Store, JoinHandle<Vec<u8>>, JoinHandle<[u64; 3]>), Box<dyn Error>> {
+/// The thread of a server, and the one that takes its answers.
+type Threads = (JoinHandle<Vec<u8>>, JoinHandle<[u64; 3]>);
+
+/// Connects to a new server.
+fn connect() -> Result<(Store, Threads), Box<dyn Error>> {
     let ((wire, requests), (replies, answers)) = (channel(), channel());
     let server = thread::spawn(move || serve(&requests, &replies));
     let waiting = Arc::new(Mutex::new(Waiting { wire, numbers: 0, requests: HashMap::new() }));
     let watched = Arc::downgrade(&waiting);
     let receiver = thread::spawn(move || receive(&answers, &watched));
-    Ok((Store::from_backend("remote volume", Remote(waiting))?, server, receiver))
+    Ok((Store::from_backend("remote volume", Remote(waiting))?, (server, receiver)))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (store, server, receiver) = connect()?;
+    let (store, (server, receiver)) = connect()?;
     let cache = Cache::new(CacheConfig::default())?;
     let partition = cache.partition(PartitionConfig {
         page_bytes: Some(PAGE_BYTES as u32),
