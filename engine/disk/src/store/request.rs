@@ -157,7 +157,7 @@ pub trait Backend: Send + Sync + 'static {
     }
 }
 
-/// One I/O that a [`Backend`](crate::Backend) has to execute: an operation, a range of the store,
+/// One I/O that a [`Backend`] has to execute: an operation, a range of the store,
 /// and the caller's buffers. Any thread may complete it, at any time. Requests may be executed in
 /// any order, and together: no two in flight overlap if one of them changes bytes.
 ///
@@ -165,7 +165,7 @@ pub trait Backend: Send + Sync + 'static {
 /// `EIO`.
 ///
 /// # Examples
-/// See [`Backend`](crate::Backend).
+/// See [`Backend`].
 #[must_use = "a request that is dropped fails"]
 pub struct IoRequest(Option<Box<Flight>>);
 

@@ -25,7 +25,7 @@ use crate::sync::Arc;
 /// partition are gone, its metadata stays too, until its last view is dropped.
 /// [`Partition::pinned_bytes`](crate::Partition::pinned_bytes) shows what is held.
 ///
-/// To share a view, put it into an [`Arc`](std::sync::Arc).
+/// To share a view, put it into an [`Arc`].
 ///
 /// # Forks
 ///
