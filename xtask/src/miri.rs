@@ -1,4 +1,5 @@
-//! The table's tests under miri, which finds undefined behaviour in unsafe code.
+//! Tests under miri, which finds undefined behaviour in unsafe code: those of the table in the
+//! gate, those of the engine's memory in a step of their own.
 //!
 //! Miri runs one test at a time, so several instances run concurrently, each with a part of the
 //! tests.
@@ -18,7 +19,21 @@ pub fn run(root: &Path) -> Outcome {
     if let Err(why) = install() {
         return Outcome::Skipped(why);
     }
-    let tests = match listed(&mut interpreted(root, &["--list"])) {
+    run_in_parts(root, "octavo-table", &[])
+}
+
+/// Runs the engine's tests of memory that callers own and of owned pins: memory is freed as soon as
+/// its request has completed, and a pin outlives its cache.
+pub fn run_memory(root: &Path) -> Outcome {
+    if let Err(why) = install() {
+        return Outcome::Failed(why);
+    }
+    run_in_parts(root, "octavo", &["memory::owned", "memory::pieces", "owned_pin"])
+}
+
+/// Runs the library tests of a package whose names contain one of `words`, or all.
+fn run_in_parts(root: &Path, package: &str, words: &[&str]) -> Outcome {
+    let tests = match listed(&mut interpreted(root, package, &[words, &["--list"]].concat())) {
         Ok(tests) => tests,
         Err(why) => return Outcome::Failed(why),
     };
@@ -26,7 +41,7 @@ pub fn run(root: &Path) -> Outcome {
     let part = |number: usize| -> Job {
         let names: Vec<&str> = tests.iter().skip(number).step_by(parts_count).map(String::as_str).collect();
         let name = format!("miri, part {} of {parts_count}", number + 1);
-        Job { name, command: interpreted(root, &[&["--exact"], &names[..]].concat()) }
+        Job { name, command: interpreted(root, package, &[&["--exact"], &names[..]].concat()) }
     };
     match jobs::run_all((0..parts_count).map(part).collect(), parts_count) {
         // The exit status of `timeout` when the time is over.
@@ -37,9 +52,9 @@ pub fn run(root: &Path) -> Outcome {
     }
 }
 
-/// Returns a command that runs the table's tests under miri. `words` are arguments of the test
-/// program.
-fn interpreted(root: &Path, words: &[&str]) -> Command {
+/// Returns a command that runs the library tests of a package under miri. `words` are arguments of
+/// the test program.
+fn interpreted(root: &Path, package: &str, words: &[&str]) -> Command {
     let environment = [
         ("RUSTUP_TOOLCHAIN", "nightly".to_owned()),
         ("CARGO_TARGET_DIR", target_of(root, "miri")),
@@ -53,7 +68,7 @@ fn interpreted(root: &Path, words: &[&str]) -> Command {
     let mut bounded = Command::new("timeout");
     bounded.arg(format!("{SECONDS_MAX}")).arg("cargo");
     bounded
-        .args(["miri", "test", "-p", "octavo-table", "--lib", "--locked", "--"])
+        .args(["miri", "test", "-p", package, "--lib", "--locked", "--"])
         .args(words)
         .current_dir(root)
         .envs(environment);

@@ -74,6 +74,11 @@ pub const QUICK: &[&[&Step]] = &[&[&FMT], &[&TIDY], &[&LAYERS], &[&DEPENDENCIES]
 pub const LONG: &[&Step] = &[
     &Step { name: "deny", purpose: "no dependency has a security advisory (cargo-deny, network)", run: deny },
     &Step {
+        name: "miri-memory",
+        purpose: "the engine's tests of callers' memory and of owned pins, under an interpreter (minutes)",
+        run: miri::run_memory,
+    },
+    &Step {
         name: "publish",
         purpose: "the engine's crates can be published (packages and builds each of them, network)",
         run: publish,

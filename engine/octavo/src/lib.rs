@@ -19,10 +19,11 @@
 //!
 //! 1. A read returns bytes that the store held, or bytes of a write that has started. A read
 //!    that starts after a write completed sees that write, on any thread. Once a read has
-//!    returned a write's bytes, no later read returns older ones.
+//!    returned a write's bytes, no later read returns older ones. [`Object::invalidate`] says what
+//!    holds if something else changes the store.
 //! 2. An acknowledged write is not durable, in either mode; after [`Object::sync`] it is.
-//! 3. A dirty page leaves the cache only after it was written back, or by a discard, a zeroing
-//!    or a shorter length. While it cannot be written, it stays, and syncs fail.
+//! 3. A dirty page leaves the cache only after it was written back, or by a discard, a zeroing,
+//!    a shorter length or a new generation. While it cannot be written, it stays, and syncs fail.
 //! 4. Memory of I/O in flight belongs to the engine until the I/O ends, whatever the caller
 //!    does.
 //! 5. All memory held is charged to the cache's limit; an idle cache uses no CPU.

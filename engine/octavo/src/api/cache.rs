@@ -22,6 +22,20 @@ use crate::sync::{Arc, Mutex, lock};
 /// cleaner, waits for the cleaner's I/O in flight and drops every page, including dirty ones: call
 /// [`Partition::sync`] first to keep their data.
 ///
+/// # Examples
+/// ```
+/// use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig, disk::Store};
+/// let cache = Cache::new(CacheConfig { memory_max_bytes: 64 << 20, ..CacheConfig::default() })?;
+/// let mut config = PartitionConfig::new("vm1");
+/// config.cache_mode = CacheMode::Writeback;
+/// let object = cache.partition(config)?.open(Store::memory("disk", 1 << 30), "disk")?;
+/// object.write_at(0, b"octavo")?;
+/// cache.partition(PartitionConfig::new("vm2"))?;
+/// assert!(cache.stat().memory_charged_bytes <= 64 << 20, "all partitions together");
+/// object.close()?;
+/// # Ok::<(), octavo::Error>(())
+/// ```
+///
 /// # Threads
 ///
 /// Any number of threads may call a cache and its objects concurrently. Between calls a thread
@@ -144,13 +158,13 @@ impl Cache {
                 )));
             }
         }
-        let promised = self.promised_bytes(None).saturating_add(config.min_bytes);
-        self.check_promise(promised).map_err(wrong)?;
+        let promised = self.core().promised_bytes(None).saturating_add(config.min_bytes);
+        self.core().check_promise(promised).map_err(wrong)?;
         let wanted = config.start_bytes.or(config.max_bytes).unwrap_or(u64::MAX);
         let wanted = wanted.min(config.max_bytes.unwrap_or(u64::MAX)).max(least);
         // A promised minimum is available from the beginning, in whole segments.
         let own = PartitionInner::new_bytes_with_min(&self.core().shared, &config);
-        let promised = self.min_to_have(None, config.min_bytes, own);
+        let promised = self.core().min_to_have(None, config.min_bytes, own);
         let start = match self.core().shared.reaps() {
             true => {
                 let limits = Limits { min_bytes: promised, ..config.limits() };

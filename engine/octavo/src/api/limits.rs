@@ -5,9 +5,9 @@
 
 use super::cache::Cache;
 use crate::config::Limits;
-use crate::control::{self, Owed, Partition, Stop};
+use crate::control::{self, Core, Owed, Partition, Stop};
 use crate::error::Error;
-use crate::sync::lock;
+use crate::sync::{Arc, lock};
 
 impl Cache {
     /// Returns the groups that have limits of their own, in the order of their names.
@@ -101,8 +101,22 @@ impl Cache {
         }
     }
 
+    /// Continues resizes that stopped because stores did not answer. Returns the memory that is
+    /// still owed. A cache with a reaper needs no call: the reaper does the same in every period.
+    pub fn settle(&self) -> Owed {
+        self.core().shared.unless_forked(|| {
+            let planning = lock(&self.core().ledger.planning);
+            let held_up = control::continue_resizes(self.core(), planning.turn(self.core().crew()));
+            let beyond = held_up.iter().map(|partition| partition.inner.beyond(&partition.limits())).sum();
+            Owed::by(&held_up, beyond)
+        })
+    }
+}
+
+/// What all partitions together are promised.
+impl Core {
     /// Returns the sum of the `min` limits of all partitions except `but`.
-    pub(super) fn promised_bytes(&self, but: Option<&str>) -> u64 {
+    pub(super) fn promised_bytes(self: &Arc<Self>, but: Option<&str>) -> u64 {
         let others = self.partitions().into_iter().filter(|partition| Some(partition.name()) != but);
         others.map(|partition| partition.limits().min_bytes).sum()
     }
@@ -110,7 +124,7 @@ impl Cache {
     /// Checks that all partitions together can be promised `bytes` as their `min` limits. The error
     /// is the text of a message.
     pub(super) fn check_promise(&self, bytes: u64) -> Result<(), String> {
-        let most = self.core().shared.budget.max_bytes() - self.core().shared.reserve.max_bytes();
+        let most = self.shared.budget.max_bytes() - self.shared.reserve.max_bytes();
         if bytes <= most {
             return Ok(());
         }
@@ -122,15 +136,17 @@ impl Cache {
     /// Returns the bytes that a partition gets for its `min`. That is `rounded`, its `min` rounded
     /// up to whole segments, if the `min` limits of all other partitions (`but` excepted) could be
     /// rounded up too; otherwise `min_bytes`, which the caller rounds down.
-    pub(super) fn min_to_have(&self, but: Option<&str>, min_bytes: u64, rounded: u64) -> u64 {
+    pub(super) fn min_to_have(self: &Arc<Self>, but: Option<&str>, min_bytes: u64, rounded: u64) -> u64 {
         let others = self.partitions().into_iter().filter(|partition| Some(partition.name()) != but);
         let all = others.map(|partition| partition.inner.bytes_with_min(&partition.limits()));
         let all = all.fold(rounded, u64::saturating_add);
         if self.check_promise(all).is_ok() { rounded } else { min_bytes }
     }
+}
 
-    /// Changes a partition's limits. Resizes the partition immediately if it has more than `max` or
-    /// less than `min`.
+impl Partition {
+    /// Changes the partition's limits. Resizes the partition immediately if it has more than `max`
+    /// or less than `min`.
     ///
     /// The call waits until the partition's stores have taken the dirty pages that must leave,
     /// however long that takes; [`begin_limits`](Self::begin_limits) waits about one second at
@@ -147,76 +163,67 @@ impl Cache {
     /// # use octavo::{Cache, CacheConfig, Limits, PartitionConfig};
     /// # let cache = Cache::new(CacheConfig::default())?;
     /// # let partition = cache.partition(PartitionConfig::new("app"))?;
-    /// cache.set_limits(&partition, Limits { max_bytes: 16 << 20, ..partition.limits() })?;
+    /// partition.set_limits(Limits { max_bytes: 16 << 20, ..partition.limits() })?;
     /// assert!(partition.stat().charged_bytes <= 16 << 20);
     /// # Ok::<(), octavo::Error>(())
     /// ```
-    pub fn set_limits(&self, partition: &Partition, limits: Limits) -> Result<(), Error> {
-        self.store_limits(partition, limits)?;
+    pub fn set_limits(&self, limits: Limits) -> Result<(), Error> {
+        self.store_limits(limits)?;
         // `planning` is free while this call waits for the partition's own store, so the reaper can
         // still resize other partitions.
-        while !self.enforce_limits(partition, limits)?.is_nothing() {
-            partition.catch_up()?;
+        while !self.enforce_limits(limits)?.is_nothing() {
+            self.catch_up()?;
         }
         Ok(())
     }
 
-    /// Changes a partition's limits as [`set_limits`](Self::set_limits) does, but waits about one
+    /// Changes the partition's limits as [`set_limits`](Self::set_limits) does, but waits about one
     /// second at most for a store that does not answer. The new limits are in force when the call
     /// returns. Memory that the partition still holds above `max` is returned as [`Owed`]. The
     /// reaper takes it in later periods; a cache without a reaper takes it in
-    /// [`settle`](Self::settle).
+    /// [`Cache::settle`].
     ///
     /// # Errors
     /// The errors of [`set_limits`](Self::set_limits).
-    pub fn begin_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
-        self.store_limits(partition, limits)?;
-        self.enforce_limits(partition, limits)
+    pub fn begin_limits(&self, limits: Limits) -> Result<Owed, Error> {
+        self.store_limits(limits)?;
+        self.enforce_limits(limits)
     }
 
-    fn store_limits(&self, partition: &Partition, limits: Limits) -> Result<(), Error> {
-        self.core().shared.check_process()?;
-        let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", partition.name()));
+    fn store_limits(&self, limits: Limits) -> Result<(), Error> {
+        let core = &self.core;
+        core.shared.check_process()?;
+        let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", self.name()));
         limits.validate().map_err(wrong)?;
-        partition.inner.check_max(limits.max_bytes).map_err(wrong)?;
-        let _alone = lock(&self.core().ledger.planning);
-        let promised = self.promised_bytes(Some(partition.name())).saturating_add(limits.min_bytes);
-        self.check_promise(promised).map_err(wrong)?;
-        partition.inner.store_limits(limits);
+        self.inner.check_max(limits.max_bytes).map_err(wrong)?;
+        let _alone = lock(&core.ledger.planning);
+        let promised = core.promised_bytes(Some(self.name())).saturating_add(limits.min_bytes);
+        core.check_promise(promised).map_err(wrong)?;
+        self.inner.store_limits(limits);
         Ok(())
     }
 
     /// Resizes, in a turn, a partition that has more than its new `max` or less than its new `min`.
-    fn enforce_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
-        let planning = lock(&self.core().ledger.planning);
-        let turn = planning.turn(self.core().crew());
-        let charged = partition.stat().charged_bytes;
+    fn enforce_limits(&self, limits: Limits) -> Result<Owed, Error> {
+        let core = &self.core;
+        let planning = lock(&core.ledger.planning);
+        let turn = planning.turn(core.crew());
+        let charged = self.stat().charged_bytes;
         let resized = if charged > limits.max_bytes {
-            partition.resize_in_turn(partition.inner.segments_within(limits.max_bytes), turn)
+            self.resize_in_turn(self.inner.segments_within(limits.max_bytes), turn)
         } else if charged < limits.min_bytes {
-            let rounded = partition.inner.bytes_with_min(&limits);
-            let wanted = self.min_to_have(Some(partition.name()), limits.min_bytes, rounded);
-            let left = control::make_room(self.core(), turn, &limits, wanted - charged, 0);
-            let grown = partition.resize_in_turn(partition.inner.segments_within(charged + left), turn);
-            control::enforce_max(self.core(), turn);
+            let rounded = self.inner.bytes_with_min(&limits);
+            let wanted = core.min_to_have(Some(self.name()), limits.min_bytes, rounded);
+            let left = control::make_room(core, turn, &limits, wanted - charged, 0);
+            let grown = self.resize_in_turn(self.inner.segments_within(charged + left), turn);
+            control::enforce_max(core, turn);
             grown
         } else {
             Ok(())
         };
         Ok(match Stop::is_complete(resized)? {
             true => Owed::default(),
-            false => Owed::by(std::slice::from_ref(partition), partition.inner.beyond(&limits)),
-        })
-    }
-
-    /// Continues resizes that stopped because stores did not answer. Returns the memory that is
-    /// still owed. A cache with a reaper needs no call: the reaper does the same in every period.
-    pub fn settle(&self) -> Owed {
-        self.core().shared.unless_forked(|| {
-            let planning = lock(&self.core().ledger.planning);
-            let held_up = control::continue_resizes(self.core(), planning.turn(self.core().crew()));
-            let beyond = held_up.iter().map(|partition| partition.inner.beyond(&partition.limits())).sum();
-            Owed::by(&held_up, beyond)
+            false => Owed::by(std::slice::from_ref(self), self.inner.beyond(&limits)),
         })
     }
 }

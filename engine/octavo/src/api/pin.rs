@@ -77,10 +77,12 @@ impl Deref for PinOrCopy<'_> {
 
 impl Object {
     /// Returns a zero-copy view of the page that contains `offset`, reading it from the store if it
-    /// is not resident. The view covers the page up to the object's end. It is a snapshot: later
-    /// writes and evictions do not change it. Returns `Ok(None)` if every way of the page's set is
-    /// pinned or busy, or if the page already has 1,023 pins, the most possible;
-    /// [`pin_or_copy`](Object::pin_or_copy) then returns a copy.
+    /// is not resident. The view is the whole page, from its first byte to its last one in the
+    /// object: with pages of 4,096 bytes, `pin(100)` returns the view of `pin(0)`, whose byte 100
+    /// is the one at `offset`. It is a snapshot: later writes and evictions do not change it.
+    ///
+    /// Returns `Ok(None)` if every way of the page's set is pinned or busy, or if the page already
+    /// has 1,023 pins, the most possible; [`pin_or_copy`](Object::pin_or_copy) then returns a copy.
     ///
     /// A pin costs two atomic operations on memory that other threads use; the cost of a copy grows
     /// with its length. Including the time to look at the bytes, a pin has 0.6 times the speed of

@@ -86,8 +86,8 @@ mod tests {
         partition.resize_segments(segments as u32).unwrap();
         // Fix the partition's size, so that the reaper does not change it.
         let charged = partition.stat().charged_bytes;
-        cache
-            .set_limits(&partition, Limits { min_bytes: charged, max_bytes: charged, ..partition.limits() })
+        partition
+            .set_limits(Limits { min_bytes: charged, max_bytes: charged, ..partition.limits() })
             .unwrap();
         let object = partition.open(Store::memory("disk", PAGES * PAGE), "disk").unwrap();
         (cache, partition, object)

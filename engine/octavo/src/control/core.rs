@@ -19,7 +19,25 @@ pub(crate) struct Core {
     partitions: Mutex<Vec<Arc<Lease>>>,
 }
 
-/// A handle of a partition, which is one tenant's cache. Cheap to clone.
+/// A handle of a partition, which is one tenant's cache: its size, eviction policy, write mode and
+/// statistics are its own. Cheap to clone.
+///
+/// # Examples
+/// ```
+/// use octavo::{Cache, CacheConfig, Limits, PartitionConfig, PolicyName, disk::Store};
+/// let cache = Cache::new(CacheConfig::default())?;
+/// let partition = cache.partition(PartitionConfig {
+///     policy: PolicyName::Lru,
+///     max_bytes: Some(16 << 20),
+///     ..PartitionConfig::new("app")
+/// })?;
+/// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+/// object.read_at(0, &mut [0; 100])?;
+/// partition.set_limits(Limits { min_bytes: 4 << 20, ..partition.limits() })?;
+/// let stat = partition.stat();
+/// println!("{} of {} bytes hold pages", stat.resident_bytes, stat.max_bytes);
+/// # Ok::<(), octavo::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Partition {
     pub(crate) inner: Arc<PartitionInner>,

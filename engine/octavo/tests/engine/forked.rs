@@ -88,7 +88,7 @@ fn use_and_drop(
     check(17, is_refused(partition.open(Store::memory("m", PAGE), "m")))?;
     check(18, is_refused(cache.partition(PartitionConfig::new("q"))) && is_refused(cache.clean()))?;
     check(19, is_refused(cache.remove_partition("p")) && cache.partitions().is_empty())?;
-    check(20, is_refused(cache.set_limits(&partition, Limits::default())) && is_refused(cache.queue()))?;
+    check(20, is_refused(partition.set_limits(Limits::default())) && is_refused(cache.queue()))?;
     cache.balance();
     cache.memory_is_short();
     queue.submit(&object, [read(100, 7000), read(101, 7001)]);

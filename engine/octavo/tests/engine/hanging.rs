@@ -110,8 +110,8 @@ fn a_hung_store_delays_resizes_of_its_own_partition_only() {
     let max = Limits { max_bytes: 3 * MIB, ..Limits::default() };
     let asks = [
         std::thread::spawn({
-            let (cache, first) = (cache.clone(), first.clone());
-            move || cache.set_limits(&first, max)
+            let first = first.clone();
+            move || first.set_limits(max)
         }),
         std::thread::spawn({
             let cache = cache.clone();
@@ -123,7 +123,7 @@ fn a_hung_store_delays_resizes_of_its_own_partition_only() {
         watchdog.feed(format!("another is resized, bounded, made and removed: turn {turn}"));
         assert!(second.reclaim(256 << 10).unwrap() >= 256 << 10);
         let charged = second.stat().charged_bytes;
-        cache.set_limits(&second, Limits { min_bytes: charged + (128 << 10), ..Limits::default() }).unwrap();
+        second.set_limits(Limits { min_bytes: charged + (128 << 10), ..Limits::default() }).unwrap();
         assert!(second.stat().charged_bytes >= charged + (64 << 10));
         cache.set_group("guests", Limits { max_bytes: MIB, ..max }).unwrap();
         drop(partition("guests/fourth", MIB / 2));
@@ -162,7 +162,7 @@ fn limits_apply_at_once_and_a_hung_store_owes_its_memory_until_it_answers() {
         dirty(&stuck, 2 * PAGES);
         let limits = Limits { max_bytes: 3 * MIB, ..Limits::default() };
         watchdog.feed("a partition's max");
-        let owed = cache.begin_limits(&first, limits).unwrap();
+        let owed = first.begin_limits(limits).unwrap();
         assert_eq!(first.limits(), limits);
         assert!(owed.bytes > 0 && owed.partitions == ["host/first"], "{owed:?}");
         watchdog.feed("a group's");

@@ -171,7 +171,7 @@ fn queues_that_use_up_the_buffer_share_do_not_stop_blocking_calls() {
     all_verbs(&object, &partition).unwrap();
     // A resize, which may need I/O.
     let other = cache.partition(PartitionConfig { name: "q".to_owned(), ..sized(4 << 20) }).unwrap();
-    cache.set_limits(&other, Limits { max_bytes: 3 << 20, ..Limits::default() }).unwrap();
+    other.set_limits(Limits { max_bytes: 3 << 20, ..Limits::default() }).unwrap();
     drop(queues);
     let mut queue = cache.queue().unwrap();
     let object = other.open(disk.store("disk", 300 * PAGE), "again").unwrap();

@@ -112,7 +112,7 @@ fn the_reaper_and_a_close_give_back_pages_whose_pins_were_dropped() {
     // The metadata of segments that were used stays charged.
     let least = partition.resize(1).unwrap();
     // So that the reaper does not let the partition grow.
-    cache.set_limits(&partition, Limits { max_bytes: least, ..partition.limits() }).unwrap();
+    partition.set_limits(Limits { max_bytes: least, ..partition.limits() }).unwrap();
     let pin_and_unpin = || {
         assert_eq!(partition.resize(1 << 20).unwrap(), grown);
         let pins: Vec<OwnedPin> = (0..64).map(|page| pin(&object, page)).collect();

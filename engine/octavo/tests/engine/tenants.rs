@@ -85,7 +85,7 @@ fn a_scanner_changes_the_hit_ratio_of_a_neighbour_with_min_by_less_than_half_a_p
         let promised = PartitionConfig { min_bytes: 24 << 20, policy, ..started("neighbour", 24 << 20) };
         let (neighbour, own) = tenant(&cache, promised, 10_000);
         // Memory above the `min` is the same in both runs: the neighbour gets the first 24 MiB.
-        cache.set_limits(&neighbour, Limits { max_bytes: 24 << 20, ..neighbour.limits() }).unwrap();
+        neighbour.set_limits(Limits { max_bytes: 24 << 20, ..neighbour.limits() }).unwrap();
         let scanner = PartitionConfig { policy, weight: 10_000, ..started("scanner", 8 << 20) };
         let (_, scanned) = tenant(&cache, scanner, 400_000);
         let (mut random, mut next, mut before) = (Random::new(13), 0, neighbour.stat());
@@ -129,7 +129,7 @@ fn a_new_partition_gets_a_share_that_idle_partitions_give_first() {
     // A third partition takes no memory below a `min`; a request that does not fit is refused, and
     // the error names the partition.
     let limits = Limits { min_bytes: charged(&second), ..Limits::default() };
-    cache.set_limits(&second, limits).unwrap();
+    second.set_limits(limits).unwrap();
     let (third, _) = tenant(&cache, PartitionConfig::new("third"), 100);
     assert!(charged(&second) >= limits.min_bytes);
     assert!(charged(&third) >= 5 << 20, "{}", charged(&third));
@@ -146,16 +146,16 @@ fn limits_are_kept_and_invalid_limits_are_refused() {
     let at_first = partition.limits();
     assert_eq!(at_first.max_bytes, 8 << 20);
     // A smaller limit applies at once; a larger one lets the partition grow over time.
-    cache.set_limits(&partition, Limits { max_bytes: 4 << 20, ..at_first }).unwrap();
+    partition.set_limits(Limits { max_bytes: 4 << 20, ..at_first }).unwrap();
     assert!(charged(&partition) <= 4 << 20);
-    cache.set_limits(&partition, Limits { max_bytes: 16 << 20, min_bytes: 12 << 20, ..at_first }).unwrap();
+    partition.set_limits(Limits { max_bytes: 16 << 20, min_bytes: 12 << 20, ..at_first }).unwrap();
     assert!((11 << 20..=16 << 20).contains(&charged(&partition)), "{}", charged(&partition));
     for (limits, word) in [
         (Limits { min_bytes: 2, max_bytes: 1, ..at_first }, "min is 2"),
         (Limits { weight: 0, ..at_first }, "weight is 0"),
         (Limits { min_bytes: 60 << 20, max_bytes: 60 << 20, ..at_first }, "can grow to"),
     ] {
-        let error = cache.set_limits(&partition, limits).unwrap_err().to_string();
+        let error = partition.set_limits(limits).unwrap_err().to_string();
         assert!(error.contains(word) && error.contains("\"p\""), "{error}");
     }
     for name in ["p/inside", "/", "a//b", "a/"] {
@@ -198,7 +198,7 @@ fn single_and_idle_partitions_keep_the_limit_of_their_group_from_the_start_with_
         // A smaller bound holds at once, and one partition gives what the `min` of the other needs.
         cache.set_group("host", Limits { max_bytes: 10 << 20, ..Limits::default() }).unwrap();
         assert!(together() <= 10 << 20, "{}", together());
-        cache.set_limits(&first, Limits { min_bytes: 6 << 20, ..Limits::default() }).unwrap();
+        first.set_limits(Limits { min_bytes: 6 << 20, ..Limits::default() }).unwrap();
         assert!(charged(&first) >= (6 << 20) - 2 * SEGMENT, "{}", charged(&first));
         assert!(together() <= 10 << 20, "{}", together());
     }
@@ -368,7 +368,7 @@ fn learned_state_stays_within_a_hundredth_of_a_partition_that_grows_and_shrinks(
     let mut random = Random::new(9);
     for mib in [2, 100, 30, 3, 60, 2] {
         let limits = Limits { min_bytes: mib << 20, max_bytes: mib << 20, ..partition.limits() };
-        cache.set_limits(&partition, limits).unwrap();
+        partition.set_limits(limits).unwrap();
         for _ in 0..3 {
             (0..2000).for_each(|_| read(&object, random.below(30_000)));
             cache.balance();
@@ -413,7 +413,7 @@ fn a_new_partition_has_its_min_at_once() {
             let (made, _) = tenant(&cache, config, 100);
             assert!(charged(&made) >= min, "{name}: {} of {min} bytes", charged(&made));
             let limits = Limits { min_bytes: min + (3 << 20), ..made.limits() };
-            cache.set_limits(&made, limits).unwrap();
+            made.set_limits(limits).unwrap();
             assert!(charged(&made) >= limits.min_bytes, "{name}: {} of {limits:?}", charged(&made));
         }
         if background {

@@ -87,7 +87,7 @@ impl Changes {
         let before = partition.limits();
         let mut owed = Owed::default();
         if let Some(limits) = self.limits {
-            owed = cache.begin_limits(partition, limits).map_err(|error| error.to_string())?;
+            owed = partition.begin_limits(limits).map_err(|error| error.to_string())?;
             go_on_with(&owed, cache);
         }
         if let Some(policy) = self.policy
@@ -95,7 +95,7 @@ impl Changes {
         {
             if self.limits.is_some() {
                 // These limits were valid a moment ago.
-                let _ = cache.begin_limits(partition, before);
+                let _ = partition.begin_limits(before);
             }
             return Err(why);
         }
