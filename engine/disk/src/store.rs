@@ -102,6 +102,13 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`open`](Store::open), except [`OpenError::Locked`].
+    ///
+    /// # Examples
+    /// ```
+    /// use octavo_disk::{OpenOptions, Store};
+    /// let missing = Store::rehearse("/no/such/disk.img".as_ref(), &OpenOptions::default());
+    /// assert!(missing.is_err_and(|error| error.to_string().starts_with("/no/such/disk.img")));
+    /// ```
     pub fn rehearse(path: &Path, options: &OpenOptions) -> Result<Store, OpenError> {
         let file = FileStore::rehearse(path, options)?;
         Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))

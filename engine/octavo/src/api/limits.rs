@@ -54,6 +54,16 @@ impl Cache {
     ///
     /// # Errors
     /// The errors of [`set_group`](Self::set_group).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Limits, PartitionConfig, PolicyName};
+    /// # let cache = Cache::new(CacheConfig { reaper: false, ..CacheConfig::default() })?;
+    /// # let partition = cache.partition(PartitionConfig::new("host/vm1"))?;
+    /// let owed = cache.begin_group("host", Limits { max_bytes: 16 << 20, ..Limits::default() })?;
+    /// assert!(owed.is_nothing(), "no store had to take dirty pages");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn begin_group(&self, name: &str, limits: Limits) -> Result<Owed, Error> {
         self.store_group_limits(name, limits)?;
         let held_up = self.enforce_group_max(name);
@@ -185,6 +195,16 @@ impl Partition {
     ///
     /// # Errors
     /// The errors of [`set_limits`](Self::set_limits).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Limits, PartitionConfig, PolicyName};
+    /// # let cache = Cache::new(CacheConfig { reaper: false, ..CacheConfig::default() })?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let limits = Limits { max_bytes: 16 << 20, ..partition.limits() };
+    /// assert!(partition.begin_limits(limits)?.is_nothing(), "no store had to take dirty pages");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn begin_limits(&self, limits: Limits) -> Result<Owed, Error> {
         self.store_limits(limits)?;
         self.enforce_limits(limits)

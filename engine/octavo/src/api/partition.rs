@@ -255,6 +255,15 @@ impl Partition {
     ///
     /// # Errors
     /// The errors of [`set_policy`](Self::set_policy).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Limits, PartitionConfig, PolicyName};
+    /// # let cache = Cache::new(CacheConfig { reaper: false, ..CacheConfig::default() })?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// assert!(partition.begin_policy(PolicyName::Lru)?, "no store held it up");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn begin_policy(&self, policy: PolicyName) -> Result<bool, Error> {
         self.inner.shared.check_process()?;
         let planning = lock(&self.core.ledger.planning);
@@ -298,6 +307,16 @@ impl Partition {
     ///
     /// # Errors
     /// The errors of [`reclaim`](Self::reclaim).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Limits, PartitionConfig, PolicyName};
+    /// # let cache = Cache::new(CacheConfig { reaper: false, ..CacheConfig::default() })?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let (reclaimed_bytes, owed) = partition.begin_reclaim(4 << 20)?;
+    /// assert!(reclaimed_bytes > 0 && owed.is_nothing());
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn begin_reclaim(&self, bytes: u64) -> Result<(u64, Owed), Error> {
         self.inner.shared.check_process()?;
         let planning = lock(&self.core.ledger.planning);

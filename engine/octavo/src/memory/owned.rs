@@ -114,6 +114,14 @@ impl Memory {
     ///
     /// # Errors
     /// The memory itself, if the owner's type is not `O`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::Memory;
+    /// let memory = Memory::new(vec![7_u8; 6000]);
+    /// let memory = memory.into_owner::<Box<[u8]>>().expect_err("the owner is a vector");
+    /// assert_eq!(memory.into_owner::<Vec<u8>>().expect("it is a vector").len(), 6000);
+    /// ```
     pub fn into_owner<O: Any>(self) -> Result<O, Memory> {
         if self.held.owner != TypeId::of::<O>() {
             return Err(self);
