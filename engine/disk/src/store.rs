@@ -13,6 +13,7 @@ pub(crate) mod request;
 pub(crate) mod sys;
 pub(crate) mod target;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
@@ -22,6 +23,7 @@ use crate::identity::Identity;
 use crate::io::Io;
 use crate::io::sink::Handle;
 use crate::op::Op;
+use crate::process::PerProcess;
 use crate::sim::SimDisk;
 use crate::store::backend::BackendStore;
 use crate::store::change::{Change, Noticed};
@@ -224,8 +226,10 @@ impl Store {
     }
 
     /// Claims exclusive write access for `name` until [`release`](Store::release), because two
-    /// caches of the same bytes would overwrite each other's writes. A read-only store needs no
-    /// claim: this succeeds and changes nothing.
+    /// caches of the same bytes would overwrite each other's writes. A claim of one store is also a
+    /// claim of every other store of this process over a back end of the same identity (files lock
+    /// each other when they are opened). A read-only store needs no claim: this succeeds and
+    /// changes nothing.
     ///
     /// # Errors
     /// The name of the user that has claimed the store.
@@ -246,13 +250,20 @@ impl Store {
         if let Some(other) = &*taken_as {
             return Err(other.clone());
         }
+        if let Some(identity) = self.0.shared_identity() {
+            let mut taken = taken_back_ends();
+            if let Some(other) = taken.get(&identity) {
+                return Err(other.clone());
+            }
+            taken.insert(identity, name.to_owned());
+        }
         *taken_as = Some(name.to_owned());
         Ok(())
     }
 
     /// Ends the claim of [`take`](Store::take).
     pub fn release(&self) {
-        *self.taken_as() = None;
+        self.0.release(&mut self.taken_as());
     }
 
     /// Returns the number of alarming changes by other programs that a [`Watch`](crate::Watch) has
@@ -408,8 +419,39 @@ impl Store {
     }
 }
 
+/// The back ends that stores of this process have claimed, and the names of the claims. A `Mutex`
+/// of std, as for `taken_as`, under which it is locked.
+fn taken_back_ends() -> std::sync::MutexGuard<'static, HashMap<Identity, String>> {
+    static TAKEN: PerProcess<std::sync::Mutex<HashMap<Identity, String>>> =
+        PerProcess::new(std::sync::Mutex::default);
+    TAKEN.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Inner {
+    /// Returns the identity that other stores of this process may have too.
+    fn shared_identity(&self) -> Option<Identity> {
+        match &self.kind {
+            Kind::File(_) => None,
+            Kind::Target(target) => target.identity(),
+        }
+    }
+
+    /// Ends the claim that `taken_as` names, if any.
+    fn release(&self, taken_as: &mut Option<String>) {
+        if taken_as.take().is_some()
+            && let Some(identity) = self.shared_identity()
+        {
+            taken_back_ends().remove(&identity);
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        // Without the lock, which a child of `fork` may find locked for ever.
+        let taken_as = self.taken_as.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut taken_as = std::mem::take(taken_as);
+        self.release(&mut taken_as);
         // A file that a ring has registered would stay open, and locked (`uring.rs`, U5).
         if let Kind::File(_) = self.kind {
             crate::io::sink::forget_store(self.id);

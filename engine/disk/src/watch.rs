@@ -132,6 +132,10 @@ impl Watch {
     /// Returns what other programs have changed since the last look, each change with the number of
     /// its store. [`Store::noticed`] returns the number of alarming changes and the latest change.
     /// Blocks as long as `stat` does.
+    ///
+    /// If the store was written through this handle since the look before the last one, a write of
+    /// another program cannot be told from its own: it is noticed later, or when that program
+    /// closes the file.
     pub fn look(&mut self) -> Vec<(usize, Change)> {
         let closed = self.inotify.as_ref().map_or_else(Vec::new, take_closes);
         let mut changes = Vec::new();

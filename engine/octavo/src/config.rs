@@ -67,7 +67,7 @@ pub struct CacheConfig {
     pub topology: TopologySource,
     /// How the cache uses the nodes, if there are several. Default: [`NumaMode::Off`].
     pub numa: NumaMode,
-    /// Settings of mode `replicate`.
+    /// Settings of mode `replicate`. Default: those that [`Replication`] names.
     pub replication: Replication,
     /// The cost of distance between emulated nodes. Default: `None` (distance costs nothing).
     pub remote_cost: Option<RemoteCost>,
@@ -199,10 +199,11 @@ pub struct PartitionConfig {
     pub cache_mode: CacheMode,
     /// Page size in bytes: a power of two from 4,096 to 1,048,576. Small pages suit random reads;
     /// large ones suit stores that answer slowly and in large pieces, such as object storage. The
-    /// smallest partition has one segment, which is 16 pages or more. Default: `None`, the cache's
-    /// [`CacheConfig::page_bytes`].
+    /// smallest partition has one segment, which is 16 pages or more, and its metadata. Default:
+    /// `None`, the cache's [`CacheConfig::page_bytes`].
     pub page_bytes: Option<u32>,
-    /// Most bytes of frames and metadata. Default: `None` (no limit but the cache's).
+    /// Most bytes of frames and metadata: more than [`CacheConfig::segment_bytes`], which is frames
+    /// alone. Default: `None` (no limit but the cache's).
     pub max_bytes: Option<u64>,
     /// Bytes of frames and metadata at the start, as far as they are available. Default: `None`,
     /// which means `max_bytes`.

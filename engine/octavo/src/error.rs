@@ -32,8 +32,10 @@ pub enum Error {
         /// The object's name.
         object: String,
     },
-    /// An earlier sync of the store failed, so the contents of the store are unknown. Every
-    /// later sync fails until the object is opened again.
+    /// An earlier sync of the store failed, so the contents of the store are unknown. Every later
+    /// sync fails, and so does [`Object::close`](crate::Object::close):
+    /// [`Object::abandon`](crate::Object::abandon) closes the object, and then the store can be
+    /// opened again. Reads and writes of the cache go on meanwhile.
     Failed {
         /// The object's name.
         object: String,
@@ -75,7 +77,7 @@ impl std::fmt::Display for Error {
             }
             Error::ReadOnly { object } => write!(f, "{object}: cannot change it: its store was opened read-only"),
             Error::Failed { object } => {
-                write!(f, "{object}: an earlier sync of its store failed: check the store, then open it again")
+                write!(f, "{object}: an earlier sync of its store failed: check the store, abandon the object, then open the store again")
             }
             Error::NoMemory { what, wanted_bytes, left_bytes, bound, bound_bytes } => {
                 let [wanted, left, most] = [wanted_bytes, left_bytes, bound_bytes].map(|bytes| Bytes(*bytes));

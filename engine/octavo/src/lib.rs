@@ -39,7 +39,8 @@
 //! - These never wait for a store: [`Object::try_read_at`], [`Object::try_pin`],
 //!   [`Queue::take_next`], [`Queue::wait`] with `min` 0, dropping a pin, all statistics, and
 //!   [`Queue::submit`], except of advice that runs during the call.
-//! - No lock is held while a queue's callback runs, so the callback may call anything.
+//! - No lock is held while a queue's callback runs, so the callback may call anything but that
+//!   queue. To submit between completions, take them with [`Queue::take_next`].
 //!
 //! Offsets and lengths are in bytes everywhere.
 //!

@@ -35,9 +35,9 @@ static ZEROS: Zeros = Zeros([0; ZEROS_BYTES]);
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct IoBuffer {
-    /// The first byte, aligned to 4096 bytes.
+    /// The first byte. In I/O for a ring, aligned to 4096 bytes.
     pub ptr: *mut u8,
-    /// The length in bytes, a multiple of the store's block.
+    /// The length in bytes. In I/O for a ring, a multiple of the store's block.
     pub len: usize,
 }
 

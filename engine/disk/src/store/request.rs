@@ -117,7 +117,8 @@ pub trait Backend: Send + Sync + 'static {
     fn len_bytes(&self) -> io::Result<u64>;
 
     /// Starts an I/O. Does not wait for it: [`IoRequest::complete`] may be called in here, or later
-    /// from any thread.
+    /// from any thread. After a short answer this runs on the thread that gave it, perhaps one of
+    /// the back end's own: it must not wait for that thread, nor for room in a queue to it.
     ///
     /// A panic in here fails the I/O, and is logged.
     fn submit(&self, request: IoRequest);
@@ -140,8 +141,9 @@ pub trait Backend: Send + Sync + 'static {
         false
     }
 
-    /// Returns what tells the bytes of this back end from those of every other. Asked once.
-    /// Default: None.
+    /// Returns what tells the bytes of this back end from those of every other. Asked once. Of the
+    /// stores of a process that have one identity, only one can be open for writing in a cache.
+    /// Other processes and machines are the back end's matter. Default: None.
     fn identity(&self) -> Option<Identity> {
         None
     }
@@ -321,6 +323,9 @@ impl IoRequest {
     /// Returns the memory of a read or write, for I/O without a copy: buffers that together have
     /// the length of the range, at most 1,024. Empty for other operations.
     ///
+    /// The first buffer of a request that follows a short answer is aligned to the store's block,
+    /// and not to 4096 bytes. The last one may end at the end of the store, inside a block.
+    ///
     /// The memory is valid until the request is completed or dropped. Until then, the back end may
     /// write the memory of a read, and read the memory of a write. Never write the memory of a
     /// write: it may lie in a segment of the program that is read-only.
@@ -333,6 +338,7 @@ impl IoRequest {
     /// - `Ok(n)`: the first `n` bytes of the range are done. If bytes are left, a further request
     ///   for them follows, from a multiple of the store's block on. After 64 answers in a row
     ///   without a whole block, the I/O fails.
+    /// - `Ok(0)` of a write: nothing is done, and the whole range follows again.
     /// - `Ok(0)` of a read: the back end ends here, and the rest of the range reads as zeros, as
     ///   with a file that another program has cut.
     /// - `Ok(_)` of a sync: every write that was completed before the sync was submitted is

@@ -397,6 +397,7 @@ impl Backend for Grows {
 
 /// A back end that answers nothing, with these properties.
 struct Idle {
+    read_only: bool,
     len_bytes: Result<u64, io::ErrorKind>,
     block_bytes: u32,
 }
@@ -407,7 +408,7 @@ impl Backend for Idle {
     }
 
     fn submit(&self, _: IoRequest) {
-        unreachable!("the store is read-only, and not read");
+        unreachable!("the store is neither read nor written");
     }
 
     fn block_bytes(&self) -> u32 {
@@ -415,7 +416,7 @@ impl Backend for Idle {
     }
 
     fn read_only(&self) -> bool {
-        true
+        self.read_only
     }
 
     fn identity(&self) -> Option<Identity> {
@@ -432,7 +433,8 @@ fn a_back_end_that_cannot_be_a_store_is_refused_with_its_name_and_the_reason() {
         (Ok(0), 1536, "1536 bytes"),
         (Ok(0), 8192, "8192 bytes"),
     ] {
-        let error: OpenError = Store::from_backend("idle", Idle { len_bytes, block_bytes }).unwrap_err();
+        let error: OpenError =
+            Store::from_backend("idle", Idle { read_only: true, len_bytes, block_bytes }).unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("idle: ") && text.contains(why), "{text}");
     }
@@ -440,7 +442,8 @@ fn a_back_end_that_cannot_be_a_store_is_refused_with_its_name_and_the_reason() {
 
 #[test]
 fn a_store_has_the_properties_of_its_back_end() {
-    let store = Store::from_backend("idle", Idle { len_bytes: Ok(5000), block_bytes: 2048 }).unwrap();
+    let store = Store::from_backend("idle", Idle { read_only: true, len_bytes: Ok(5000), block_bytes: 2048 })
+        .unwrap();
     assert_eq!((store.name(), store.len_bytes(), store.block_bytes()), ("idle", 5000, 2048));
     assert_eq!(store.identity(), Some(Identity::from_bytes(b"volume 7")));
     assert!(store.read_only() && !store.is_simulated());
@@ -448,4 +451,22 @@ fn a_store_has_the_properties_of_its_back_end() {
     let error = transfer(ring, &store, Op::Write, 0, &AlignedBytes::new(2048)).unwrap_err();
     assert_eq!(error.errno(), libc::EROFS);
     assert_eq!(store.set_len_bytes(1).unwrap_err().errno(), libc::EROFS);
+}
+
+/// Two caches of the same bytes would overwrite each other's writes.
+#[test]
+fn one_store_at_a_time_is_claimed_of_those_whose_back_ends_have_one_identity() {
+    let store = |read_only| {
+        Store::from_backend("idle", Idle { read_only, len_bytes: Ok(4096), block_bytes: 512 }).unwrap()
+    };
+    let (first, second, reader) = (store(false), store(false), store(true));
+    first.take("one cache").unwrap();
+    assert_eq!(second.take("another cache"), Err("one cache".to_owned()));
+    reader.take("a reader").unwrap();
+    reader.release();
+    assert_eq!(second.take("another cache"), Err("one cache".to_owned()), "a reader has no claim to end");
+    first.release();
+    second.take("another cache").unwrap();
+    drop(second);
+    first.take("one cache").unwrap();
 }

@@ -18,9 +18,10 @@ use crate::state::shared::Shared;
 use crate::state::sizes::too_little;
 use crate::sync::{Arc, Mutex, lock};
 
-/// A page cache with a hard memory limit. Cheap to clone. Dropping the last clone stops the
-/// cleaner, waits for the cleaner's I/O in flight and drops every page, including dirty ones: call
-/// [`Partition::sync`] first to keep their data.
+/// A page cache with a hard memory limit. Cheap to clone. Keep a clone as long as its objects are
+/// used: dropping the last one stops the cleaner and the reaper, and then only syncs write dirty
+/// pages back. Pages go with the last handle of their partition ([`Partition`],
+/// [`Object`](crate::Object)), dirty ones too: call [`Partition::sync`] first to keep their data.
 ///
 /// # Examples
 /// ```

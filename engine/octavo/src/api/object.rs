@@ -33,7 +33,7 @@ impl Object {
         self.inner.len_bytes()
     }
 
-    /// Returns the cache's page size in bytes.
+    /// Returns the size of the object's pages in bytes: that of its partition's.
     pub fn page_bytes(&self) -> u64 {
         self.inner.partition.page_bytes() as u64
     }
@@ -152,6 +152,11 @@ impl Object {
     /// Writes `bytes` at `offset` (in bytes); the range must lie inside the object. In
     /// write-through mode the call returns when the store has the bytes, in write-back mode when
     /// the pages have them. The bytes are durable only after a [`sync`](Object::sync).
+    ///
+    /// The cache reads and writes whole pages. In write-through mode, a write of a few bytes writes
+    /// their page to the store, and reads it first if it is not resident. If the store refuses, the
+    /// bytes of that page in the store are unknown; the page is dropped, and the next read asks the
+    /// store.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::PastEnd`], [`Error::Closed`], [`Error::Io`],

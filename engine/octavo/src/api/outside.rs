@@ -144,8 +144,9 @@ impl Object {
     }
 
     /// Starts a new generation of the object: the content of the store was replaced as a whole, so
-    /// nothing that the cache has of the old one is worth anything. Drops every page, and adopts
-    /// the store's length. Dirty pages are lost, too: returns their bytes.
+    /// nothing that the cache has of the old one is worth anything. (If the path leads to another
+    /// file now, close the object and open that file: the store is still the old one.) Drops every
+    /// page, and adopts the store's length. Dirty pages are lost, too: returns their bytes.
     ///
     /// A read that starts after the call has returned gets only bytes of the new generation, or of
     /// later writes. A read that overlaps the call may get pages of both. A sync that overlaps the

@@ -198,8 +198,8 @@ impl Queue {
 
     /// Returns whether nothing is in flight on this queue: no request, and no I/O that the engine
     /// started on its own (such as read-ahead). If so, the caller may sleep anywhere, for any time.
-    /// If not, the caller should wait on the queue, because other threads may depend on the I/O
-    /// that the queue has started.
+    /// If not, the caller should wait on the queue or on its descriptor: it is told of completions
+    /// only there.
     pub fn at_rest(&self) -> bool {
         // In a child of `fork` nothing is in flight. `Lane::at_rest` must not run there: a thread
         // that does not exist in the child may hold the lane's locks.
@@ -292,7 +292,7 @@ impl Queue {
 
     /// Waits until a completion is available, `fd` is ready for `interest`, or `timeout` has passed
     /// (`None`: no time limit). Passes every available completion to `on_completion`, and returns
-    /// what `fd` is ready for.
+    /// what `fd` is ready for. May return early with none of these: call it in a loop.
     ///
     /// # Examples
     /// ```
@@ -469,7 +469,8 @@ impl Queue {
 ///     if queue.pending() == 0 {
 ///         break;
 ///     }
-///     // Other descriptors, such as sockets, go here, too. A signal may end the call.
+///     // Other descriptors, such as sockets, go here, too. The call may end with EINTR, also
+///     // without a signal: the kernel posts completions in this thread.
 ///     let _ = poll(&mut [PollFd::new(&queue, PollFlags::IN)], None);
 /// }
 /// assert_eq!(bytes, 8 * 4096);

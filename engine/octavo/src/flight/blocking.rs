@@ -15,8 +15,8 @@ use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
 use crate::wait::Waiter;
 
-/// An open store. Cheap to clone; it stays open until [`Object::close`], or until its cache is
-/// dropped.
+/// An open store. Cheap to clone. It stays open until [`Object::close`], also while it has no
+/// handle, or until its cache and its last handle are dropped.
 #[derive(Clone)]
 pub struct Object {
     pub(crate) inner: Arc<ObjectInner>,

@@ -30,7 +30,8 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 /// Alignment and granule of buffers, in bytes: the kernel's page.
 const PAGE: usize = 4096;
 
-/// The bytes of a request, lent by [`Cache::buffer`](crate::Cache::buffer) or the caller's own.
+/// The bytes of a request, lent by [`Cache::buffer`](crate::Cache::buffer) or the caller's own (a
+/// `Vec<u8>`, by `From`).
 /// The engine owns the buffer while its request is in flight, and returns it with the
 /// completion.
 pub struct Buffer(Memory);
