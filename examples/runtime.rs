@@ -158,7 +158,8 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         queue.await??;
         let (stat, ticks) = (partition.stat(), ticks.load(Ordering::Relaxed));
         println!("{} misses took 10 ms each, and the runtime ticked {ticks} times", stat.misses);
-        assert!(ticks > stat.misses, "the runtime was blocked");
+        // A runtime that every miss blocks gets to its timer only between two tasks.
+        assert!(ticks > 100, "the runtime was blocked: {ticks} ticks beside {} misses", stat.misses);
         object.close()?;
         Ok::<_, Box<dyn Error + Send + Sync>>(())
     })?;
