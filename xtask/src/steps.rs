@@ -131,21 +131,10 @@ fn deny(root: &Path) -> Outcome {
     cargo(root, &["deny", "check", "advisories"], &[])
 }
 
-/// Packages the crates that a program needs to embed the engine, and builds the packages.
+/// Packages and builds every crate that may be published: those that a program needs to embed the
+/// engine. The others say `publish = false`.
 fn publish(root: &Path) -> Outcome {
-    const CRATES: [&str; 7] = [
-        "octavo-random",
-        "octavo-table",
-        "octavo-recording",
-        "octavo-share",
-        "octavo-disk",
-        "octavo-message",
-        "octavo",
-    ];
-    let packages = CRATES.iter().flat_map(|name| ["-p", name]);
-    let words: Vec<&str> =
-        ["publish", "--dry-run", "--locked", "--allow-dirty"].into_iter().chain(packages).collect();
-    cargo(root, &words, &[])
+    cargo(root, &["publish", "--dry-run", "--locked", "--allow-dirty", "--workspace"], &[])
 }
 
 fn clippy(root: &Path) -> Outcome {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use octavo::numa::TopologySource;
-use octavo::{Cache, CacheConfig, Limits, PartitionConfig, UNLIMITED, disk};
+use octavo::{Cache, CacheConfig, Limits, Object, Partition, PartitionConfig, UNLIMITED, disk};
 
 use crate::config::{Config, ExportSection, GroupSection, PartitionSection, bytes};
 use crate::error::Error;
@@ -103,6 +103,12 @@ pub fn partition(section: &PartitionSection, shares: Option<&Shares>) -> Partiti
         dirty_max_bytes: bytes(&section.dirty_max),
         ..defaults
     }
+}
+
+/// Opens the object of an export. The error is a sentence.
+pub fn object(section: &ExportSection, partition: &Partition, open: OpenStore) -> Result<Object, String> {
+    let store = store(section, open)?;
+    partition.open(store, section.name.get_ref()).map_err(|error| error.to_string())
 }
 
 /// Opens the store of an export. The error is a sentence.

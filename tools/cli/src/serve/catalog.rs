@@ -165,8 +165,7 @@ impl Catalog {
             ));
         }
         let partition = state.partition(section.partition.get_ref())?.clone();
-        let store = build::store(&section, disk::Store::open)?;
-        let object = partition.open(store, name).map_err(|error| error.to_string())?;
+        let object = build::object(&section, &partition, disk::Store::open)?;
         let len_bytes = object.len_bytes();
         self.offer(&section, object)?;
         state.exports.push(Listed { section, len_bytes, identity, is_in_file: false });

@@ -25,7 +25,7 @@ pub fn answer(
         Verb::ExportAdd => {
             let name = named(&request.object, "export")?;
             let section: ExportSection = section("export", name, request)?;
-            let answer = json!({
+            let mut answer = json!({
                 "name": name,
                 "path": section.path.get_ref(),
                 "partition": section.partition.get_ref(),
@@ -33,7 +33,6 @@ pub fn answer(
             });
             let len_bytes = catalog.add_export(section)?;
             log::info!("export \"{name}\" is added");
-            let mut answer = answer;
             answer["len_bytes"] = len_bytes.into();
             Ok(answer)
         }

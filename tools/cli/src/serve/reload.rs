@@ -148,10 +148,8 @@ impl Catalog {
     ) -> Vec<String> {
         let mut left = Vec::new();
         let later = later.into_iter().map(|section| {
-            let object = build::store(&section, open).and_then(|store| {
-                let partition = state.partition(section.partition.get_ref())?;
-                partition.open(store, section.name.get_ref()).map_err(|error| error.to_string())
-            });
+            let partition = state.partition(section.partition.get_ref());
+            let object = partition.and_then(|partition| build::object(&section, partition, open));
             (section, object)
         });
         let all: Vec<_> =

@@ -376,10 +376,7 @@ impl<'a> Step<'a> {
             let owned = made.iter().chain(&state.partitions).find(|owned| owned.partition.name() == name);
             // A partition that could not be made has been reported.
             let Some(owned) = owned else { continue };
-            let object = build::store(section, open).and_then(|store| {
-                owned.partition.open(store, section.name.get_ref()).map_err(|error| error.to_string())
-            });
-            match object {
+            match build::object(section, &owned.partition, open) {
                 Ok(object) => {
                     let undone = object.clone();
                     self.undo.push(Box::new(move || drop(undone.close())));

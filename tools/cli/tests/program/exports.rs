@@ -50,7 +50,7 @@ fn an_export_that_is_added_is_served_until_it_is_removed() {
         assert!(clients::text(&list.stdout).contains("export=\"guest\""));
     }
 
-    // It has a client, who is named.
+    // The refusal names the client.
     let said = server.ctl_fail(1, &["export", "remove", "guest"]);
     let me = format!("(process {})", std::process::id());
     assert!(said.contains("\"guest\" is in use by client ") && said.contains(&me), "{said}");
