@@ -1,5 +1,5 @@
-//! A file whose bytes are changed from outside. The cache does not look at the file again by
-//! itself: whoever knows of a change says so, and says as little as the change needs.
+//! A file whose bytes other programs change. The cache does not look at the file again by itself.
+//! The program tells the cache of each change, by the call that drops the fewest pages.
 //!
 //! Run it with `cargo run -p octavo-examples --bin outside`.
 
@@ -41,8 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let lost_bytes = table.object.start_generation()?;
     assert_eq!((table.text()?.as_str(), lost_bytes), ("name,quires\nSum,45\n", 0));
 
-    // 4. It puts another file in the place of this one, as editors do. The object goes on showing
-    // the file that it was opened with, until the reader looks at the path again.
+    // 4. It renames another file to this path, as editors do. The object keeps showing the file
+    // that it was opened with, until the program looks at the path again.
     let fresh = directory.path().join("fresh");
     fs::write(&fresh, "name,leaves\n")?;
     fs::rename(&fresh, &path)?;

@@ -77,7 +77,11 @@ impl std::fmt::Display for Error {
             }
             Error::ReadOnly { object } => write!(f, "{object}: cannot change it: its store was opened read-only"),
             Error::Failed { object } => {
-                write!(f, "{object}: an earlier sync of its store failed: check the store, abandon the object, then open the store again")
+                write!(
+                    f,
+                    "{object}: an earlier sync of its store failed: check the store, abandon the object, then \
+                     open the store again"
+                )
             }
             Error::NoMemory { what, wanted_bytes, left_bytes, bound, bound_bytes } => {
                 let [wanted, left, most] = [wanted_bytes, left_bytes, bound_bytes].map(|bytes| Bytes(*bytes));

@@ -184,17 +184,24 @@ impl Media {
 mod tests {
     use super::*;
 
+    /// Makes a file of 1,024 bytes whose last 512 are sevens and durable, and cuts it to 600. A
+    /// sync that then fails brings the lost sevens back or not.
+    fn cut_by_a_failed_sync(random: &mut Random) -> Media {
+        let mut media = Media::new(1024);
+        media.land(512, &[7; 512], 1);
+        media.sync_begins();
+        media.sync_succeeds(1, random);
+        media.set_len_bytes(600, 2);
+        media.sync_begins();
+        media.sync_fails(random);
+        media
+    }
+
     #[test]
     fn a_file_that_grows_gains_zeros_even_where_a_failed_sync_has_brought_back_lost_bytes() {
         let mut brought_back = 0;
         for seed in 0..16 {
-            let (mut media, mut random) = (Media::new(1024), Random::new(seed));
-            media.land(512, &[7; 512], 1);
-            media.sync_begins();
-            media.sync_succeeds(1, &mut random);
-            media.set_len_bytes(600, 2);
-            media.sync_begins();
-            media.sync_fails(&mut random);
+            let mut media = cut_by_a_failed_sync(&mut Random::new(seed));
             brought_back += u32::from(media.current[1023] == 7);
             media.set_len_bytes(550, 3);
             media.set_len_bytes(2048, 4);
@@ -209,13 +216,8 @@ mod tests {
     #[test]
     fn a_write_of_the_last_sector_leaves_zeros_past_the_end() {
         for seed in 0..16 {
-            let (mut media, mut random) = (Media::new(1024), Random::new(seed));
-            media.land(512, &[7; 512], 1);
-            media.sync_begins();
-            media.sync_succeeds(1, &mut random);
-            media.set_len_bytes(600, 2);
-            media.sync_begins();
-            media.sync_fails(&mut random);
+            let mut random = Random::new(seed);
+            let mut media = cut_by_a_failed_sync(&mut random);
             media.land(512, &[9; 88], 3);
             media.set_len_bytes(1024, 4);
             media.crash(&mut random);

@@ -2,6 +2,7 @@
 //! `set_len_bytes` and `adopt_len_bytes` change the length.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -133,8 +134,9 @@ fn changing_the_length_waits_for_io_that_its_own_caller_has_queued() {
     }
 }
 
-#[test]
-fn the_length_changes_while_other_threads_write_around_the_end() {
+/// Calls `change` 200 times with the store of a file of 20,000 bytes, and with its path, while
+/// other threads write and read around the end of the file.
+fn change_beside_writers(mut change: impl FnMut(&mut Random, &Store, &Path)) {
     let directory = directory();
     let path = file(directory.path(), &[0; 20_000]);
     let store = open(&path);
@@ -152,12 +154,19 @@ fn the_length_changes_while_other_threads_write_around_the_end() {
         }
         let mut random = Random::new(9);
         for _ in 0..200 {
-            let len = random.below(24_000);
-            store.set_len_bytes(len).unwrap();
-            let found = fs::metadata(&path).unwrap().len();
-            assert_eq!(found, len, "no write in flight lengthens the file again");
+            change(&mut random, &store, &path);
         }
         stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn the_length_changes_while_other_threads_write_around_the_end() {
+    change_beside_writers(|random, store, path| {
+        let len = random.below(24_000);
+        store.set_len_bytes(len).unwrap();
+        let found = fs::metadata(path).unwrap().len();
+        assert_eq!(found, len, "no write in flight lengthens the file again");
     });
 }
 
@@ -277,30 +286,11 @@ fn adopting_a_length_waits_for_io_that_its_own_caller_has_queued() {
 
 #[test]
 fn lengths_are_adopted_while_other_threads_write_around_the_end() {
-    let directory = directory();
-    let path = file(directory.path(), &[0; 20_000]);
-    let store = open(&path);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for (thread, ring) in rings(4).into_iter().enumerate() {
-            let (store, stop) = (&store, &stop);
-            scope.spawn(move || {
-                let mut random = Random::new(thread as u64);
-                while !stop.load(Ordering::Relaxed) {
-                    write(&ring, store, random.below(5) * 4096, &pattern(random.next_u64(), 8192));
-                    read(&ring, store, random.below(5) * 4096, 8192);
-                }
-            });
-        }
-        let mut random = Random::new(9);
-        let other = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        for _ in 0..200 {
-            // Only longer: a write in flight may lengthen a file that another program cuts.
-            let len = store.len_bytes() + random.below(100);
-            other.set_len(len).unwrap();
-            assert_eq!(store.adopt_len_bytes().unwrap(), len);
-            assert_eq!(fs::metadata(&path).unwrap().len(), len);
-        }
-        stop.store(true, Ordering::Relaxed);
+    change_beside_writers(|random, store, path| {
+        // Only longer: a write in flight may lengthen a file that another program cuts.
+        let len = store.len_bytes() + random.below(100);
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(len).unwrap();
+        assert_eq!(store.adopt_len_bytes().unwrap(), len);
+        assert_eq!(fs::metadata(path).unwrap().len(), len);
     });
 }

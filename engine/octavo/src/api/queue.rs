@@ -198,8 +198,8 @@ impl Queue {
 
     /// Returns whether nothing is in flight on this queue: no request, and no I/O that the engine
     /// started on its own (such as read-ahead). If so, the caller may sleep anywhere, for any time.
-    /// If not, the caller should wait on the queue or on its descriptor: it is told of completions
-    /// only there.
+    /// If not, the caller should wait on the queue or on its descriptor: nothing else wakes it when
+    /// a request completes.
     pub fn at_rest(&self) -> bool {
         // In a child of `fork` nothing is in flight. `Lane::at_rest` must not run there: a thread
         // that does not exist in the child may hold the lane's locks.
