@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use octavo_table::Mixer;
+use octavo_random::mix;
 
 /// Counts different pages.
 pub struct Distinct {
@@ -61,16 +61,15 @@ const REGISTER_BITS: u32 = 16;
 /// hash in it.
 struct Sketch {
     registers: Box<[u8]>,
-    mixer: Mixer,
 }
 
 impl Sketch {
     fn new() -> Sketch {
-        Sketch { registers: vec![0; 1 << REGISTER_BITS].into(), mixer: Mixer::new(0) }
+        Sketch { registers: vec![0; 1 << REGISTER_BITS].into() }
     }
 
     fn add(&mut self, page: u64) {
-        let hash = self.mixer.tag(page).0;
+        let hash = mix(page);
         let register = &mut self.registers[(hash >> (u64::BITS - REGISTER_BITS)) as usize];
         // The added bit limits the zeros that are counted in a hash whose other bits are all zero.
         let zeros = (hash << REGISTER_BITS | 1 << (REGISTER_BITS - 1)).leading_zeros() as u8;

@@ -237,8 +237,8 @@ impl ShardsInParts {
     fn reference(&mut self, page: u64) {
         let tag = self.mixer.tag(page);
         self.whole.reference(tag);
-        // The node bits of a tag are independent of whether its page is in the sample.
-        self.parts[tag.node() % PARTS as usize].reference(tag);
+        // The draw of a tag is independent of whether its page is in the sample.
+        self.parts[usize::from(tag.draw()) % PARTS as usize].reference(tag);
     }
 
     fn point(&self, capacity_pages: u64) -> CurvePoint {

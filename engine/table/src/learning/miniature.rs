@@ -148,11 +148,15 @@ impl Miniature {
         self.prints.len()
     }
 
-    /// Returns the set of a page, by the bits above a ghost's print: none of these bits decides
-    /// whether the page is followed.
+    /// Returns the set of a page: a multiple of the reversed place, scaled. The sample of a run is
+    /// as evenly spread over these sets as the run is over the table's, because reversed places of
+    /// a sample of a run are equally far apart, and multiples of the golden ratio spread such
+    /// numbers evenly (Fibonacci hashing; Knuth, volume 3, 6.4).
     #[inline(always)]
     fn set_of(&self, tag: Tag) -> usize {
-        (((tag.0 >> 32) * self.sets.len() as u64) >> 32) as usize
+        const GOLDEN: u32 = 0x9E37_79B1;
+        let spread = tag.place().reverse_bits().wrapping_mul(GOLDEN);
+        ((u64::from(spread) * self.sets.len() as u64) >> u32::BITS) as usize
     }
 
     /// Prefetches what an access to a page will touch.

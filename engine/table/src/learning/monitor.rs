@@ -76,7 +76,7 @@ const SIZES_BYTES_SHARED: usize = 128 << 10;
 /// Number of entries that run through the miniatures at a time.
 const BATCH: usize = 256;
 
-/// Marks an entry as present. An entry holds the 48 bits of a tag above the sample bits, and flags.
+/// Marks an entry as present. An entry holds the place and the print of a tag, and flags.
 const PRESENT: u64 = 1 << 63;
 
 /// Marks the first request of a page that was read ahead. If it misses in a miniature, the miss is
@@ -285,7 +285,7 @@ impl Model {
                 // 0: the thread that took this place has not stored its entry yet. The drain passes
                 // the place, and this access is usually lost.
                 if entry & PRESENT != 0 {
-                    batch[count] = (Tag(entry << Tag::SAMPLE_BITS), entry & EXPLAINED == 0);
+                    batch[count] = (tag_of(entry), entry & EXPLAINED == 0);
                     count += 1;
                 }
             }
@@ -318,6 +318,17 @@ impl Model {
     }
 }
 
+/// Returns the bits of a tag that miniatures use: the place and the print.
+fn place_and_print(tag: Tag) -> u64 {
+    u64::from(tag.ghost_print()) << Tag::PLACE_BITS | u64::from(tag.place())
+}
+
+/// Returns a tag with the place and the print of an entry.
+fn tag_of(entry: u64) -> Tag {
+    let print = entry >> Tag::PLACE_BITS << Tag::GHOST_PRINT_SHIFT;
+    Tag(print | u64::from(entry as u32))
+}
+
 impl Ring {
     fn new(entries: usize) -> Ring {
         Ring {
@@ -337,7 +348,7 @@ impl Ring {
         // Incremented atomically: two threads may share a ring.
         let put = self.put.fetch_add(1, Relaxed);
         recent.store((put + 1) << 16 | print, Relaxed);
-        let entry = tag.0 >> Tag::SAMPLE_BITS | PRESENT | flags;
+        let entry = place_and_print(tag) | PRESENT | flags;
         self.entries[put as usize % self.entries.len()].store(entry, Relaxed);
     }
 }

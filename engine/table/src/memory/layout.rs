@@ -2,7 +2,7 @@
 //! may be mapped anywhere.
 //!
 //! ```text
-//!  header | directory, one copy per level | segment records | fingerprints | fronts | tags | sets
+//!  header | directory | segment records | fingerprints | fronts | tags | sets
 //!
 //!  fingerprints: u8 [W], of every set of segment 0, then of segment 1, and so on
 //!  fronts:       shown u64 | marks u32 | told u32, the same
@@ -31,9 +31,8 @@
 //! other (a hit of 4 KiB took 1.15 times as long with the fingerprints in the heads). For the
 //! policy a hit sets one bit, in the front that it has already read.
 //!
-//! The directory adds 4 bytes per entry. Its current level has 16 to 32 entries per segment, and
-//! all levels together have twice as many: with 512 pages per segment that is at most 0.5 bytes per
-//! page. Not here: which step may change which field (`set`, `slot`, `resize`).
+//! The directory adds 4 bytes per entry, and has 64 to 128 entries per segment: with 512 pages per
+//! segment, at most 1 byte per page. Not here: which step may change which field (`set`, `slot`, `resize`).
 
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::word::ghost::ghosts_of;
@@ -90,10 +89,10 @@ const _: () = {
     assert!(size_of::<Front>() == 16);
     assert!(size_of::<Head<8>>() == 40 && size_of::<Head<16>>() == 56 && size_of::<Head<32>>() == 88);
     assert!(all_bytes::<8>() == 248 && all_bytes::<16>() == 480 && all_bytes::<32>() == 944);
-    // With the directory: 4 bytes a set.
-    assert!(all_bytes::<8>() + 4 <= 8 * METADATA_BYTES_PER_PAGE_MAX);
-    assert!(all_bytes::<16>() + 8 <= 16 * METADATA_BYTES_PER_PAGE_MAX);
-    assert!(all_bytes::<32>() + 16 <= 32 * METADATA_BYTES_PER_PAGE_MAX);
+    // With the directory: 1 byte a page.
+    assert!(all_bytes::<8>() + 8 <= 8 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(all_bytes::<16>() + 16 <= 16 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(all_bytes::<32>() + 32 <= 32 * METADATA_BYTES_PER_PAGE_MAX);
 };
 
 /// Budget of metadata per page in bytes, ghosts and directory included.
@@ -146,9 +145,8 @@ impl<const W: usize> Default for Head<W> {
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// The current level, in the form that gives the place of a page's entry (see
-    /// `Table::set_level`).
-    pub directory: AtomicU64,
+    /// The number of directory entries in use, less one.
+    pub directory_mask: AtomicU64,
     /// Number of segments in use.
     pub live: AtomicU32,
     /// The record of the entry that is moving to another segment (see `resize`), or 0.
@@ -213,9 +211,9 @@ pub const SEGMENTS_MAX: u32 = 1 << 16;
 /// Maximum number of sets of one segment.
 pub const SETS_PER_SEGMENT_MAX: u32 = 1 << Tag::SET_BITS;
 
-/// Minimum number of directory entries per segment at a table's full size. The loads of two
-/// segments therefore differ by at most one part in this number.
-pub const ENTRIES_PER_SEGMENT: u32 = 16;
+/// Minimum number of directory entries per segment. The loads of two segments therefore differ by
+/// at most one part in this number.
+pub const ENTRIES_PER_SEGMENT: u32 = 64;
 
 /// Offsets of all parts, computed once from a shape.
 #[derive(Clone, Copy, Debug)]
@@ -245,8 +243,7 @@ impl Layout {
         let (segments, sets) = (shape.segments_max as usize, shape.sets_per_segment as usize);
         let level_max = (ENTRIES_PER_SEGMENT * shape.segments_max.next_power_of_two()).trailing_zeros();
         assert!(level_max <= Tag::DIRECTORY_BITS);
-        // Level l begins at entry 2^l, so the copies of all levels are contiguous.
-        let records_at = (DIRECTORY_AT + (size_of::<AtomicU32>() << (level_max + 1))).next_multiple_of(LINE);
+        let records_at = (DIRECTORY_AT + (size_of::<AtomicU32>() << level_max)).next_multiple_of(LINE);
         let fingerprints_at = (records_at + segments * size_of::<SegmentRecord>()).next_multiple_of(LINE);
         let fingerprints_bytes = segments * sets * W * size_of::<AtomicU8>();
         let fronts_at = (fingerprints_at + fingerprints_bytes).next_multiple_of(LINE);

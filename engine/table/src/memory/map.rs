@@ -172,7 +172,7 @@ impl<const W: usize> Memory<W> {
     fn for_each_object(&self, act: Act) {
         let layout = &self.layout;
         self.act_on::<Header>(act, 0);
-        for entry in 0..2usize << layout.level_max {
+        for entry in 0..1usize << layout.level_max {
             self.act_on::<AtomicU32>(act, DIRECTORY_AT + entry * size_of::<AtomicU32>());
         }
         for segment in 0..layout.shape.segments_max as usize {

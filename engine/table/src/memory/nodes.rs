@@ -2,8 +2,8 @@
 //! which segments a directory entry may name.
 //!
 //! Each node has a range of segment numbers. The memory that is indexed by segment number
-//! (fingerprints, fronts, tags, sets) is therefore contiguous per node. The top bits of an entry's
-//! number, its *group*, determine the entry's node. The entry names a segment of that node, if the
+//! (fingerprints, fronts, tags, sets) is therefore contiguous per node. The lowest bits of an
+//! entry's number, its *group*, determine the entry's node. The entry names a segment of that node, if the
 //! node has one. A page's node thus follows from its entry, which every lookup reads anyway: nodes
 //! cost a lookup nothing. A page in its home set changes its node only when its entry moves to a
 //! segment of another node (R1 to R4 in `resize`).
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::index::{NODES_MAX, NodeId, SegmentIndex};
 
-/// Number of top bits of a tag that choose the node. They make 64 groups, so that with three nodes
+/// Number of directory bits that choose the node. They make 64 groups, so that with three nodes
 /// no node has 5 % more pages than another.
 const GROUP_BITS: u32 = 6;
 
@@ -48,8 +48,13 @@ impl Nodes {
     }
 
     /// Returns the node that an entry belongs to.
-    pub fn of_entry(&self, level: u32, entry: u32) -> NodeId {
-        NodeId((entry >> (level - self.group_bits)) % self.count)
+    pub fn of_entry(&self, entry: u32) -> NodeId {
+        NodeId(self.group_of(entry) % self.count)
+    }
+
+    /// Returns the group that an entry belongs to, at whatever level.
+    pub fn group_of(&self, entry: u32) -> u32 {
+        entry & ((1 << self.group_bits) - 1)
     }
 
     /// Returns the numbers of a node's segments. The last node may have fewer than the others.

@@ -1,6 +1,6 @@
 //! Growing and shrinking by a segment at a time, while reads continue.
 //!
-//! The directory maps the top bits of a tag to a segment. A segment that joins takes an equal share
+//! The directory maps bits of a tag to a segment. A segment that joins takes an equal share
 //! of entries from the other segments of its node, or all entries of the node if it is the node's
 //! first; one that leaves gives its entries to segments of its node, or to any if it is the node's
 //! last. Entries move one by one:
@@ -36,8 +36,8 @@
 //! longer finds the page in the old segment sees that the count of the new one has changed, and
 //! visits that segment again.
 //!
-//! When the directory doubles, the new entries form a fresh copy (a level). A reader of the old
-//! copy may look in an old segment, as above.
+//! The directory doubles in place: the new half is a copy of the old one. A reader that still uses
+//! the old mask may look in the segment of the wrong half, which is an old segment, as above.
 
 use crate::broken::{self, Step};
 use crate::index::{Found, NodeId, SegmentIndex, SetNumber, SlotIndex};
@@ -122,8 +122,7 @@ impl<const W: usize> Table<W> {
             self.double_directory();
         }
         let level = self.level();
-        let to_move = |(from, entry)| Move { level, entry, from, to: segment };
-        self.entries_for(segment).into_iter().map(to_move).collect()
+        self.entries_for(segment).into_iter().map(|given| Move::of(given, level)).collect()
     }
 
     /// Returns the moves that empty a segment.
@@ -137,8 +136,7 @@ impl<const W: usize> Table<W> {
         );
         self.assert_no_move();
         let level = self.level();
-        let to_move = |(entry, to)| Move { level, entry, from: segment, to };
-        self.entries_of_leaving(segment).into_iter().map(to_move).collect()
+        self.entries_of_leaving(segment).into_iter().map(|given| Move::of(given, level)).collect()
     }
 
     /// Returns the moves that take up to `count` entries from one node's segments to another's.
@@ -149,8 +147,7 @@ impl<const W: usize> Table<W> {
     pub fn shift(&self, from: NodeId, to: NodeId, count: usize) -> Vec<Move> {
         self.assert_no_move();
         let level = self.level();
-        let to_move = |(from, entry, to)| Move { level, entry, from, to };
-        self.entries_to_shift(from, to, count).into_iter().map(to_move).collect()
+        self.entries_to_shift(from, to, count).into_iter().map(|given| Move::of(given, level)).collect()
     }
 
     /// Takes an emptied segment out of use (R5). Snapshots for pins may stay in it: the caller
@@ -217,7 +214,7 @@ impl<const W: usize> Table<W> {
         let before = self.header().moving.load(Ordering::Relaxed);
         assert!(before == 0 || before == mv.record(), "another move is in progress");
         let level = self.level();
-        let owner = self.entry(mv.level, mv.entry as usize).load(Ordering::Relaxed);
+        let owner = self.entry(mv.entry as usize).load(Ordering::Relaxed);
         assert!(
             mv.level == level && self.named_by(owner) == mv.from,
             "{mv:?} was made before another resize"
@@ -231,7 +228,7 @@ impl<const W: usize> Table<W> {
         let done = pass.busy.is_none();
         if done {
             // R4. Release, both: pairs with `set_of` and `move_of`.
-            self.entry(mv.level, mv.entry as usize).store(self.first_set(mv.to), Ordering::Release);
+            self.entry(mv.entry as usize).store(self.first_set(mv.to), Ordering::Release);
             self.header().moving.store(0, Ordering::Release);
         }
         mover.end_step(Some(MoveStep::End { done }));
@@ -266,15 +263,14 @@ impl<const W: usize> Table<W> {
         // T8.
         guard.remember_orphans(next, self.head(home).orphans.load(Ordering::Relaxed));
         guard.remember_away(next, self.head(home).away.load(Ordering::Relaxed));
-        let node = self.nodes.of_entry(mv.level, mv.entry);
-        let is_placed = |tag: Tag| self.twin_place(tag, node).directory(mv.level) == mv.entry as usize;
+        let node = self.nodes.of_entry(mv.entry);
+        let is_placed = |tag: Tag| self.has_entry(self.twin_place(tag, node), mv.level, mv.entry);
         let busy = guard.drop_copies_of(home, is_placed);
         pass.busy = busy.or(pass.busy);
         // A page that is away from home and lies here by its place moves with that place (T9). A
         // page whose home this set has become in the meantime, by another entry, stays.
-        let moves = |tag: Tag| {
-            tag.directory(mv.level) == mv.entry as usize || self.set_of(tag) != home && is_placed(tag)
-        };
+        let moves =
+            |tag: Tag| self.has_entry(tag, mv.level, mv.entry) || self.set_of(tag) != home && is_placed(tag);
         let mut step = None;
         for page in self.pages_in(home).filter(|page| moves(page.tag())) {
             step = Some(MoveStep::Set(place));

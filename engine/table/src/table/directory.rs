@@ -1,7 +1,13 @@
 //! The directory: it names the segment of each entry's pages, and the entry that is moving to
 //! another segment.
+//!
+//! The *level* is the number of tag bits in use: a directory of level l has 2^l entries. A page's
+//! entry is given by the bits above its set bits, lowest first, so neighbouring groups of pages
+//! have neighbouring entries, and a run of pages meets a range of entries. The directory doubles in
+//! place: entry e of level l stays where it is, and entry e + 2^l is its copy.
 
 use super::Table;
+use super::deal::Given;
 use crate::index::{SegmentIndex, SetNumber};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::word::tag::Tag;
@@ -20,6 +26,10 @@ pub struct Move {
 }
 
 impl Move {
+    pub(crate) fn of(Given { entry, from, to }: Given, level: u32) -> Move {
+        Move { level, entry, from, to }
+    }
+
     pub(crate) fn record(self) -> u64 {
         let (from, to) = (self.from.0 as u64, self.to.0 as u64);
         let entry = (self.entry as u64) << (2 * SEGMENT_BITS);
@@ -71,24 +81,26 @@ impl<const W: usize> Table<W> {
     /// Returns the page's entry at the current level.
     #[inline(always)]
     fn entry_of(&self, tag: Tag) -> &AtomicU32 {
-        // Acquire: pairs with `double_directory`, which fills a level before it names it.
-        let directory = self.header().directory.load(Ordering::Acquire);
-        self.entry_at(((tag.0 >> (directory % 64)) + directory / 64) as usize)
+        // Acquire: pairs with `set_level`.
+        let mask = self.header().directory_mask.load(Ordering::Acquire);
+        self.entry(tag.entry(self.layout().set_shift, mask as usize))
     }
 
     /// Returns the current level: the number of directory bits in use.
     pub(crate) fn level(&self) -> u32 {
         // Relaxed: only one thread resizes at a time.
-        64 - (self.header().directory.load(Ordering::Relaxed) % 64) as u32
+        self.header().directory_mask.load(Ordering::Relaxed).trailing_ones()
     }
 
-    /// Makes a filled level the current one. The entries of level l begin at place 2^l, in the
-    /// order of the tags' top l bits. The word `directory` holds the number of bits by which a tag
-    /// is shifted right (its low six bits), and the place that is added to the result. Release:
-    /// pairs with `entry_of`.
+    /// Makes a filled level the current one. Release: pairs with `entry_of`.
     pub(crate) fn set_level(&self, level: u32) {
         assert!((1..=Tag::DIRECTORY_BITS).contains(&level));
-        self.header().directory.store(64 << level | u64::from(64 - level), Ordering::Release);
+        self.header().directory_mask.store((1 << level) - 1, Ordering::Release);
+    }
+
+    /// Returns whether a page has this entry at a level.
+    pub(crate) fn has_entry(&self, tag: Tag, level: u32, entry: u32) -> bool {
+        tag.entry(self.layout().set_shift, (1 << level) - 1) == entry as usize
     }
 
     /// Returns the set of another segment that has the same place there as `set` has in its own.
@@ -101,7 +113,7 @@ impl<const W: usize> Table<W> {
     pub(crate) fn move_of(&self, tag: Tag) -> (u64, Option<SegmentIndex>) {
         // Acquire: pairs with `advance` (R1, R4).
         let record = self.header().moving.load(Ordering::Acquire);
-        let concerned = Move::from_record(record).filter(|mv| tag.directory(mv.level) == mv.entry as usize);
+        let concerned = Move::from_record(record).filter(|mv| self.has_entry(tag, mv.level, mv.entry));
         match concerned {
             Some(mv) => (record, Some(mv.to)),
             None => (0, None),
@@ -111,11 +123,9 @@ impl<const W: usize> Table<W> {
     pub(crate) fn double_directory(&self) {
         let level = self.level();
         for entry in 0..1usize << level {
-            let named = self.entry(level, entry).load(Ordering::Relaxed);
-            self.entry(level + 1, 2 * entry).store(named, Ordering::Relaxed);
-            self.entry(level + 1, 2 * entry + 1).store(named, Ordering::Relaxed);
+            let named = self.entry(entry).load(Ordering::Relaxed);
+            self.entry((1 << level) + entry).store(named, Ordering::Relaxed);
         }
-        // Release: pairs with `entry_of`.
         self.set_level(level + 1);
     }
 
@@ -123,7 +133,7 @@ impl<const W: usize> Table<W> {
         let level = self.level();
         let mut entries = vec![Vec::new(); self.shape().segments_max as usize];
         for entry in 0..1u32 << level {
-            let segment = self.named_by(self.entry(level, entry as usize).load(Ordering::Relaxed));
+            let segment = self.named_by(self.entry(entry as usize).load(Ordering::Relaxed));
             entries[segment.0 as usize].push(entry);
         }
         entries
@@ -134,22 +144,5 @@ impl<const W: usize> Table<W> {
     pub fn entries_per_segment(&self) -> Vec<usize> {
         let entries = self.entries_by_segment();
         self.segments().map(|segment| entries[segment.0 as usize].len()).collect()
-    }
-
-    /// Fills the entries of a new table's first level: each names a segment of its node in turn, or
-    /// any segment if the node has none.
-    pub(crate) fn deal_entries(&self, level: u32, live: &[SegmentIndex]) {
-        // The segments are grouped once, before the loop: a table of 128 GiB has a million entries
-        // and 65536 segments.
-        let mut own = vec![Vec::new(); self.nodes.count as usize];
-        live.iter().for_each(|segment| own[self.node_of_segment(*segment).0 as usize].push(*segment));
-        let mut dealt = vec![0; self.nodes.count as usize];
-        for entry in 0..1u32 << level {
-            let owner = self.nodes.of_entry(level, entry).0 as usize;
-            let segments = if own[owner].is_empty() { live } else { &own[owner] };
-            let segment = segments[dealt[owner] % segments.len()];
-            dealt[owner] += 1;
-            self.entry(level, entry as usize).store(self.first_set(segment), Ordering::Relaxed);
-        }
     }
 }

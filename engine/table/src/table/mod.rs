@@ -26,6 +26,7 @@ use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::word::probe::ProbeKind;
 use crate::word::slot::{Slot, Word};
 
+pub(crate) mod deal;
 pub(crate) mod directory;
 pub(crate) mod dirty;
 pub(crate) mod lookup;
@@ -263,16 +264,10 @@ impl<const W: usize> Table<W> {
     }
 
     #[inline(always)]
-    pub(crate) fn entry(&self, level: u32, entry: usize) -> &AtomicU32 {
-        debug_assert!(level <= self.layout().level_max && entry < 1 << level);
-        self.entry_at((1usize << level) + entry)
-    }
-
-    #[inline(always)]
-    pub(crate) fn entry_at(&self, place: usize) -> &AtomicU32 {
-        debug_assert!(place < 2 << self.layout().level_max);
+    pub(crate) fn entry(&self, entry: usize) -> &AtomicU32 {
+        debug_assert!(entry < 1 << self.layout().level_max);
         // SAFETY: the layout has room for every entry of every level up to level_max.
-        unsafe { self.memory.at_directory(place) }
+        unsafe { self.memory.at_directory(entry) }
     }
 
     pub(crate) fn record(&self, segment: SegmentIndex) -> &SegmentRecord {

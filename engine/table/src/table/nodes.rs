@@ -1,8 +1,8 @@
 //! The nodes of a table: the node of each segment and page, the segments that should join and leave
-//! next, and the entries that they take and give.
+//! next.
 //!
-//! Not here: how segments and entries are divided among nodes (`memory::nodes`), and moving the
-//! pages of an entry (`moves::resize`).
+//! Not here: how segments and entries are divided among nodes (`memory::nodes`), the entries that
+//! segments take and give (`deal`), and moving the pages of an entry (`moves::resize`).
 
 use std::ops::Range;
 
@@ -60,10 +60,10 @@ impl<const W: usize> Table<W> {
     /// Returns the node that the page belongs to by its tag, wherever the page is now.
     #[inline]
     pub fn owner_of(&self, tag: Tag) -> NodeId {
-        NodeId(tag.directory(self.nodes.group_bits) as u32 % self.nodes.count)
+        self.nodes.of_entry(tag.place() >> self.layout().set_shift)
     }
 
-    /// Returns the page's place on a node, as a tag: the page's own tag with the top bits of a page
+    /// Returns the page's place on a node, as a tag: the page's own tag with the group bits of a page
     /// of that node, and so with the same set number inside a segment.
     #[inline]
     pub fn twin_place(&self, tag: Tag, node: NodeId) -> Tag {
@@ -71,11 +71,12 @@ impl<const W: usize> Table<W> {
         if count == 1 {
             return tag;
         }
-        let group = tag.directory(bits) as u32;
+        let shift = self.layout().set_shift;
+        let group = self.nodes.group_of(tag.place() >> shift);
         let placed = group - group % count + node.0;
         // The last row of groups may have fewer groups than there are nodes.
         let placed = if placed >> bits == 0 { placed } else { placed - count };
-        Tag(tag.0 << bits >> bits | u64::from(placed) << (u64::BITS - bits))
+        Tag(tag.0 ^ u64::from(group ^ placed) << shift)
     }
 
     /// Returns the ranges of a table's memory that belong to a node's segments, in bytes:
@@ -158,86 +159,11 @@ impl<const W: usize> Table<W> {
         (clocks, full)
     }
 
-    fn numbers_of(&self, node: NodeId) -> impl Iterator<Item = SegmentIndex> {
+    pub(super) fn numbers_of(&self, node: NodeId) -> impl Iterator<Item = SegmentIndex> {
         self.nodes.segments(node, self.shape().segments_max).map(SegmentIndex)
     }
 
     fn live_of(&self, node: NodeId) -> usize {
         self.numbers_of(node).filter(|segment| self.is_live(*segment)).count()
-    }
-
-    /// Returns the entries that a joining segment takes from others, each with the segment that
-    /// gives it.
-    pub(crate) fn entries_for(&self, segment: SegmentIndex) -> Vec<(SegmentIndex, u32)> {
-        let (node, level) = (self.node_of_segment(segment), self.level());
-        let mut entries = self.entries_by_segment();
-        let peers: Vec<usize> =
-            self.numbers_of(node).filter(|s| self.is_live(*s)).map(|s| s.0 as usize).collect();
-        if peers.iter().all(|peer| entries[*peer].is_empty()) {
-            // The node's first segment takes all entries of the node, wherever they are now.
-            let all = entries.iter().enumerate();
-            let all = all.flat_map(|(from, entries)| entries.iter().map(move |entry| (from, *entry)));
-            let own = all.filter(|(_, entry)| self.nodes.of_entry(level, *entry) == node);
-            return own.map(|(from, entry)| (SegmentIndex(from as u32), entry)).collect();
-        }
-        let share = peers.iter().map(|peer| entries[*peer].len()).sum::<usize>() / peers.len();
-        let take = |_| {
-            let from = peers.iter().copied().max_by_key(|peer| entries[*peer].len())?;
-            Some((SegmentIndex(from as u32), entries[from].pop()?))
-        };
-        (0..share).filter_map(take).collect()
-    }
-
-    /// Returns the entries of a leaving segment, each with the segment that it goes to: one of the
-    /// same node, or any segment if that node has no other.
-    pub(crate) fn entries_of_leaving(&self, segment: SegmentIndex) -> Vec<(u32, SegmentIndex)> {
-        let mut entries = self.entries_by_segment();
-        let leaving = std::mem::take(&mut entries[segment.0 as usize]);
-        let mut counts: Vec<usize> = entries.iter().map(Vec::len).collect();
-        let node = self.node_of_segment(segment);
-        // A segment that is emptied but not yet retired has no entries, and gets none.
-        let has_some = |s: &usize| counts[*s] > 0;
-        let others: Vec<usize> = (0..counts.len()).filter(has_some).collect();
-        let peers: Vec<usize> = others
-            .iter()
-            .copied()
-            .filter(|s| self.node_of_segment(SegmentIndex(*s as u32)) == node)
-            .collect();
-        let takers = if peers.is_empty() { others } else { peers };
-        let give = |entry| {
-            let to = takers.iter().copied().min_by_key(|s| counts[*s])?;
-            counts[to] += 1;
-            Some((entry, SegmentIndex(to as u32)))
-        };
-        leaving.into_iter().filter_map(give).collect()
-    }
-
-    /// Returns up to `count` entries that go from one node to another, each with the segment that
-    /// it leaves and the segment that it goes to. Each segment keeps at least a quarter of its
-    /// share.
-    pub(crate) fn entries_to_shift(
-        &self,
-        from: NodeId,
-        to: NodeId,
-        count: usize,
-    ) -> Vec<(SegmentIndex, u32, SegmentIndex)> {
-        assert!(from != to, "entries go from one node to another");
-        let mut entries = self.entries_by_segment();
-        // A segment that is emptied but not yet retired has no entries, and gets none.
-        let own = |node: NodeId| self.numbers_of(node).map(|segment| segment.0 as usize);
-        let givers: Vec<usize> = own(from).filter(|segment| !entries[*segment].is_empty()).collect();
-        let takers: Vec<usize> = own(to).filter(|segment| !entries[*segment].is_empty()).collect();
-        let least = (1usize << self.level()) / self.live_segments().max(1) as usize / 4;
-        let shift = |_| {
-            let giver = givers.iter().copied().max_by_key(|segment| entries[*segment].len())?;
-            let taker = takers.iter().copied().min_by_key(|segment| entries[*segment].len())?;
-            if entries[giver].len() <= least.max(1) {
-                return None;
-            }
-            let entry = entries[giver].pop()?;
-            entries[taker].insert(0, entry);
-            Some((SegmentIndex(giver as u32), entry, SegmentIndex(taker as u32)))
-        };
-        (0..count).map_while(shift).collect()
     }
 }

@@ -6,7 +6,7 @@ use crate::setup::{one_set, publish, replace};
 use octavo_random::Random;
 
 fn tag(page: u64) -> Tag {
-    Tag(page << 24)
+    Tag(page << Tag::FINGERPRINT_SHIFT)
 }
 
 fn is_resident(table: &Table<16>, tag: Tag) -> bool {

@@ -8,7 +8,7 @@ use crate::setup::{one_set, publish, replace};
 use octavo_random::{Random, for_seeds};
 
 fn tag(page: u64) -> Tag {
-    Tag(page << 24)
+    Tag(page << Tag::FINGERPRINT_SHIFT)
 }
 
 /// Brings a page in, and returns the page that was evicted for it.

@@ -347,12 +347,12 @@ fn a_segment_with_a_pinned_snapshot_retires_and_gets_no_page_until_it_joins_agai
     finish(&table, table.join(segment));
     let pages = |table: &Table<8>| table.pages_in_segment(segment);
     for page in 0..64_u64 {
-        bring(&table, Tag(page.reverse_bits() | 1 << 20), false);
+        bring(&table, Tag(page | 1 << 52), false);
     }
     assert_eq!((slot.load().state(), pages(&table)), (State::Detached, 7));
     assert!(slot.unpin());
     for page in 64..128_u64 {
-        bring(&table, Tag(page.reverse_bits() | 1 << 20), false);
+        bring(&table, Tag(page | 1 << 52), false);
     }
     assert_eq!(pages(&table), 8);
     finish(&table, table.leave(segment));
@@ -390,7 +390,7 @@ fn a_move_that_was_made_before_another_resize_is_refused() {
 fn a_page_that_cannot_move_yet_evicts_no_other_page_r2() {
     let table = Table::<8>::new(Shape { segments_max: 2, sets_per_segment: 1 }, PolicyKind::Lru, 2);
     // Entries alternate between the segments: entry 0 belongs to the first, entry 1 to the second.
-    let second = |page: u64| Tag(1 << 59 | page);
+    let second = |page: u64| Tag(page << 32 | 1);
     (0..8).for_each(|page| assert!(bring(&table, second(page), false).is_some()));
     let Claim::Claimed { slot, .. } = table.lock(Tag(0)).claim(Tag(0)) else { panic!("a way is free") };
     let mv = table.leave(SegmentIndex(0))[0];
@@ -409,7 +409,7 @@ fn a_page_that_moves_keeps_its_history_r2() {
     for policy in [PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Lfu, PolicyKind::NrLfu] {
         let table = Table::<8>::new(Shape { segments_max: 2, sets_per_segment: 1 }, policy, 2);
         // Entries alternate between the segments: 0 and 2 belong to the first, 1 to the second.
-        let page = |entry: u64, number: u64| Tag(entry << 59 | number << 16);
+        let page = |entry: u64, number: u64| Tag(number << 48 | entry);
         let hit = |tag: Tag| _ = table.touch(&table.find(tag).unwrap());
         let (used, unused) = (page(0, 0), page(0, 1));
         for tag in [used, unused].into_iter().chain((2..8).map(|number| page(2, number))) {

@@ -209,7 +209,7 @@ fn uses_max(kind: PolicyKind) -> Option<u64> {
 
 /// Returns the tag of a page: all pages are in one set and differ in print and fingerprint.
 fn tag(page: u64) -> Tag {
-    Tag((page % 256) << 24 | (page / 256) << 16)
+    Tag((page % 256) << 56 | (page / 256) << 48)
 }
 
 /// Draws a page: half of the draws go to an eighth of the pages, and from time to time another

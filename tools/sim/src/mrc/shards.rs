@@ -121,7 +121,7 @@ impl Shards {
     /// other bits for a finer threshold.
     #[inline(always)]
     fn number(tag: Tag) -> u32 {
-        u32::from(tag.sample()) << 16 | u32::from(tag.ghost_print())
+        u32::from(tag.sample()) << 16 | u32::from(tag.draw())
     }
 
     /// Counts a reference.

@@ -215,7 +215,7 @@ impl Auto {
     }
 
     pub fn is_probe(&self, tag: Tag) -> bool {
-        tag.sample().wrapping_sub(self.first_probe.load(Ordering::Relaxed) as u16) < PROBES
+        tag.draw().wrapping_sub(self.first_probe.load(Ordering::Relaxed) as u16) < PROBES
     }
 
     /// Switches to another strategy.

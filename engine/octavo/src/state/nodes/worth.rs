@@ -58,5 +58,5 @@ impl Worth {
 
 /// Whether the page is a probe.
 pub(crate) fn is_probe(tag: Tag) -> bool {
-    tag.sample() < u16::MAX / PROBE_SHARE
+    tag.draw() < u16::MAX / PROBE_SHARE
 }

@@ -34,6 +34,9 @@ const IDLE_BITS: u32 = 8;
 const RUN_BITS: u32 = 8;
 const VERSION_BITS: u32 = 24;
 
+/// The lowest of the tag's upper bits that are the fingerprint.
+const FINGERPRINT_SHIFT: u32 = u64::BITS - 24;
+
 const _: () = assert!(SWITCH_WRITES_MAX < 1 << RUN_BITS);
 
 /// The pages that each node follows in one partition.
@@ -62,9 +65,9 @@ impl Writers {
     /// another node in between.
     pub fn wrote(&self, node: NodeId, tag: Tag, before: u64, wanted: u32) -> bool {
         let Some(cells) = self.0.get(node.0 as usize) else { return false };
-        // These bits are independent of the page's node and set, so pages of one set share a cell
-        // no more often than others do.
-        let (at, print) = (tag.sample() as usize % cells.len(), (tag.0 >> 16) & 0xFF_FFFF);
+        // The draw is independent of the page's node and set, so pages of one set share a cell no
+        // more often than others do.
+        let (at, print) = (tag.draw() as usize % cells.len(), tag.0 >> FINGERPRINT_SHIFT);
         let known = cells[at].load(Ordering::Relaxed);
         let part = |shift: u32, bits: u32| known >> shift & ((1 << bits) - 1);
         let (idle, run) = (part(0, IDLE_BITS), part(IDLE_BITS, RUN_BITS));
@@ -91,7 +94,7 @@ mod tests {
 
     #[test]
     fn only_uninterrupted_writes_of_one_node_count() {
-        let (writers, node, page) = (Writers::new(2, 64), NodeId(1), Tag(7 << 20 | 5));
+        let (writers, node, page) = (Writers::new(2, 64), NodeId(1), Tag(7 << 44 | 5 << 32));
         let mut version = 100;
         let mut write = |by_node: bool| {
             version += 1;
@@ -107,7 +110,7 @@ mod tests {
     #[test]
     fn a_followed_page_keeps_its_cell_until_it_is_idle() {
         let (writers, node) = (Writers::new(1, 64), NodeId(0));
-        let (one, other) = (Tag(1 << 20 | 5), Tag(2 << 20 | 5));
+        let (one, other) = (Tag(1 << 44 | 5 << 32), Tag(2 << 44 | 5 << 32));
         assert!(!writers.wrote(node, one, 0, 2));
         (0..IDLE_MAX).for_each(|version| assert!(!writers.wrote(node, other, version, 2)));
         assert!(!writers.wrote(node, other, 300, 2), "the first write that counts");
