@@ -36,7 +36,7 @@ pub use index::{Found, NODES_MAX, NodeId, SegmentIndex, SlotIndex};
 pub use learning::learner::Learned;
 pub use learning::monitor::{Late, MissCurve, Monitor};
 pub use memory::layout::{
-    ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, SETS_PER_SEGMENT_MAX, Shape,
+    METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, SETS_PER_SEGMENT_MAX, Shape, entries_per_segment,
 };
 pub use moves::away::Switch;
 pub use moves::resize::{MoveStep, Mover, NoBytes, Pass};

@@ -85,10 +85,9 @@ impl PartitionInner {
         let geometry = Geometry::of(cache, &config);
         let slots_per_segment = geometry.slots_per_segment();
         let (shape, per_segment) = Self::shape(shared, &config);
-        // The directory takes 64 to 128 bytes per segment, which are charged, too. Lookups touch
-        // random lines of a table: huge pages for all of a large table avoid TLB misses. The unused
-        // rest of the last huge page is charged. A small table gets no huge pages: it would waste
-        // most of one.
+        // Lookups touch random lines of a table: huge pages for all of a large table avoid TLB
+        // misses. The unused rest of the last huge page is charged. A small table gets no huge
+        // pages: it would waste most of one.
         let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
         let mut fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
         let segments =

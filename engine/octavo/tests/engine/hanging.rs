@@ -159,14 +159,15 @@ fn limits_apply_at_once_and_a_hung_store_owes_its_memory_until_it_answers() {
         let store = dead.store("stuck", 4 * PAGES * PAGE);
         let (cache, first, stuck) = scene(config(4, reaper), started("host/first", 7 * MIB), store);
         dead.hang();
+        // Two MiB of pages, which do not fit into less.
         dirty(&stuck, 2 * PAGES);
-        let limits = Limits { max_bytes: 3 * MIB, ..Limits::default() };
+        let limits = Limits { max_bytes: 2 * MIB, ..Limits::default() };
         watchdog.feed("a partition's max");
         let owed = first.begin_limits(limits).unwrap();
         assert_eq!(first.limits(), limits);
         assert!(owed.bytes > 0 && owed.partitions == ["host/first"], "{owed:?}");
         watchdog.feed("a group's");
-        let owed = cache.begin_group("host", Limits { max_bytes: 2 * MIB, ..limits }).unwrap();
+        let owed = cache.begin_group("host", Limits { max_bytes: MIB, ..limits }).unwrap();
         assert!(owed.bytes > 0 && owed.partitions == ["host/first"], "{owed:?}");
         watchdog.feed("a policy, memory");
         assert!(!first.begin_policy(octavo::PolicyName::Lru).unwrap());
@@ -174,7 +175,7 @@ fn limits_apply_at_once_and_a_hung_store_owes_its_memory_until_it_answers() {
         assert!(!owed.is_nothing());
         watchdog.feed("the store answers");
         dead.answer();
-        until(|| (reaper || cache.settle().is_nothing()) && first.stat().charged_bytes <= 2 * MIB);
+        until(|| (reaper || cache.settle().is_nothing()) && first.stat().charged_bytes <= MIB);
         assert!(first.begin_policy(octavo::PolicyName::Lru).unwrap());
         stuck.sync().unwrap();
         assert_written(&dead, "stuck", 2 * PAGES);

@@ -31,8 +31,8 @@
 //! other (a hit of 4 KiB took 1.15 times as long with the fingerprints in the heads). For the
 //! policy a hit sets one bit, in the front that it has already read.
 //!
-//! The directory adds 4 bytes per entry, and has 64 to 128 entries per segment: with 512 pages per
-//! segment, at most 1 byte per page. Not here: which step may change which field (`set`, `slot`, `resize`).
+//! The directory adds 4 bytes per entry, and has 64 to 128 entries per segment (half of that with
+//! eight ways): with 512 pages per segment, at most 1 byte per page. Not here: which step may change which field (`set`, `slot`, `resize`).
 
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::word::ghost::ghosts_of;
@@ -89,8 +89,8 @@ const _: () = {
     assert!(size_of::<Front>() == 16);
     assert!(size_of::<Head<8>>() == 40 && size_of::<Head<16>>() == 56 && size_of::<Head<32>>() == 88);
     assert!(all_bytes::<8>() == 248 && all_bytes::<16>() == 480 && all_bytes::<32>() == 944);
-    // With the directory: 1 byte a page.
-    assert!(all_bytes::<8>() + 8 <= 8 * METADATA_BYTES_PER_PAGE_MAX);
+    // With the directory: 1 byte a page, or half a byte with eight ways.
+    assert!(all_bytes::<8>() + 4 <= 8 * METADATA_BYTES_PER_PAGE_MAX);
     assert!(all_bytes::<16>() + 16 <= 16 * METADATA_BYTES_PER_PAGE_MAX);
     assert!(all_bytes::<32>() + 32 <= 32 * METADATA_BYTES_PER_PAGE_MAX);
 };
@@ -211,14 +211,24 @@ pub const SEGMENTS_MAX: u32 = 1 << 16;
 /// Maximum number of sets of one segment.
 pub const SETS_PER_SEGMENT_MAX: u32 = 1 << Tag::SET_BITS;
 
-/// Minimum number of directory entries per segment. The loads of two segments therefore differ by
-/// at most one part in this number.
-pub const ENTRIES_PER_SEGMENT: u32 = 64;
+/// Returns the minimum number of directory entries per segment, with sets of `ways`. The loads of
+/// two segments therefore differ by at most one part in this number. The budget of a set of eight
+/// ways has room for fewer.
+pub const fn entries_per_segment(ways: usize) -> u32 {
+    if ways == 8 { 32 } else { 64 }
+}
+
+/// Returns the maximum number of bytes of the directory that a segment in use accounts for: less
+/// than twice the minimum of entries. Levels not yet in use are not touched.
+pub(crate) const fn directory_bytes_per_segment<const W: usize>() -> usize {
+    2 * entries_per_segment(W) as usize * size_of::<AtomicU32>()
+}
 
 /// Offsets of all parts, computed once from a shape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub shape: Shape,
+    entries_per_segment: u32,
     pub level_max: u32,
     pub records_at: usize,
     pub fingerprints_at: usize,
@@ -241,9 +251,11 @@ impl Layout {
         assert!(W.is_power_of_two() && (1..=32).contains(&W), "a set has up to 32 ways, a power of two");
         shape.check(W as u32).expect("a table of this shape can be made");
         let (segments, sets) = (shape.segments_max as usize, shape.sets_per_segment as usize);
-        let level_max = (ENTRIES_PER_SEGMENT * shape.segments_max.next_power_of_two()).trailing_zeros();
+        let entries_per_segment = entries_per_segment(W);
+        let level_max = (entries_per_segment * shape.segments_max.next_power_of_two()).trailing_zeros();
         assert!(level_max <= Tag::DIRECTORY_BITS);
-        let records_at = (DIRECTORY_AT + (size_of::<AtomicU32>() << level_max)).next_multiple_of(LINE);
+        let directory_bytes = size_of::<AtomicU32>() << level_max;
+        let records_at = (DIRECTORY_AT + directory_bytes).next_multiple_of(LINE);
         let fingerprints_at = (records_at + segments * size_of::<SegmentRecord>()).next_multiple_of(LINE);
         let fingerprints_bytes = segments * sets * W * size_of::<AtomicU8>();
         let fronts_at = (fingerprints_at + fingerprints_bytes).next_multiple_of(LINE);
@@ -254,6 +266,7 @@ impl Layout {
         let slots_per_segment_shift = (sets * W).trailing_zeros();
         Layout {
             shape,
+            entries_per_segment,
             level_max,
             records_at,
             fingerprints_at,
@@ -267,8 +280,13 @@ impl Layout {
         }
     }
 
+    /// Returns the bytes of the directory at its highest level.
+    pub fn directory_bytes(&self) -> usize {
+        size_of::<AtomicU32>() << self.level_max
+    }
+
     /// Returns the lowest level that gives each of `live` segments its share of entries.
     pub fn level_for(&self, live: u32) -> u32 {
-        (ENTRIES_PER_SEGMENT * live.max(1).next_power_of_two()).trailing_zeros().min(self.level_max)
+        (self.entries_per_segment * live.max(1).next_power_of_two()).trailing_zeros().min(self.level_max)
     }
 }

@@ -16,7 +16,8 @@ use crate::index::{Found, SegmentIndex, SetNumber, SlotIndex};
 use crate::learning::learner::Learner;
 use crate::learning::monitor::Monitor;
 use crate::memory::layout::{
-    Front, Head, Header, Layout, SegmentRecord, Shape, all_bytes, ghosts_at, set_bytes, words_at,
+    Front, Head, Header, Layout, SegmentRecord, Shape, all_bytes, directory_bytes_per_segment, ghosts_at,
+    set_bytes, words_at,
 };
 use crate::memory::map::Memory;
 use crate::memory::nodes::Nodes;
@@ -77,14 +78,15 @@ impl<const W: usize> Table<W> {
         Layout::new::<W>(shape).bytes
     }
 
-    /// Returns the bytes of metadata of one segment.
+    /// Returns the bytes of metadata of one segment, its part of the directory included.
     pub fn segment_metadata_bytes(shape: Shape) -> usize {
-        shape.sets_per_segment as usize * all_bytes::<W>()
+        shape.sets_per_segment as usize * all_bytes::<W>() + directory_bytes_per_segment::<W>()
     }
 
-    /// Returns the bytes of the directory and the segment records.
+    /// Returns the bytes that a table needs besides the metadata of its segments.
     pub fn fixed_bytes(shape: Shape) -> usize {
-        Layout::new::<W>(shape).fingerprints_at
+        let layout = Layout::new::<W>(shape);
+        layout.fingerprints_at - layout.directory_bytes()
     }
 
     /// Creates a table of `shape`, in memory that it allocates, with `live` segments in use.

@@ -4,8 +4,8 @@
 use std::ptr::NonNull;
 
 use octavo_table::{
-    Claim, ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, Mixer, Move, Mover, NodeId, PINS_MAX,
-    PolicyKind, SEGMENTS_MAX, SegmentIndex, Shape, SlotIndex, State, Table, Tag,
+    Claim, METADATA_BYTES_PER_PAGE_MAX, Mixer, Move, Mover, NodeId, PINS_MAX, PolicyKind, SEGMENTS_MAX,
+    SegmentIndex, Shape, SlotIndex, State, Table, Tag, entries_per_segment,
 };
 
 use crate::setup::{bring, one_set};
@@ -63,7 +63,7 @@ fn entries_are_spread_evenly_over_every_number_of_segments_while_growing_and_shr
     let segments = if cfg!(miri) { 3 } else { 64 };
     let check = |live: u32| {
         let (least, most) = fewest_and_most_entries(&table, live);
-        assert!(most - least <= 1 && least >= ENTRIES_PER_SEGMENT as usize, "{live}: {least} to {most}");
+        assert!(most - least <= 1 && least >= entries_per_segment(8) as usize, "{live}: {least} to {most}");
     };
     check(1);
     for live in 2..=segments {
@@ -99,7 +99,7 @@ fn a_table_with_the_maximum_number_of_segments_starts_at_once() {
         let table = Table::<8>::spread(shape, nodes, PolicyKind::Fifo, SEGMENTS_MAX);
         let (least, most) = fewest_and_most_entries(&table, SEGMENTS_MAX);
         assert!(
-            least >= ENTRIES_PER_SEGMENT as usize && most - least <= 1,
+            least >= entries_per_segment(8) as usize && most - least <= 1,
             "{nodes} nodes: {least} to {most}"
         );
     }
@@ -365,10 +365,10 @@ fn a_segment_with_a_pinned_snapshot_retires_and_gets_no_page_until_it_joins_agai
 #[should_panic(expected = "a move is in progress")]
 fn a_segment_cannot_join_while_an_entry_moves() {
     let table = Table::<8>::new(Shape { segments_max: 3, sets_per_segment: 1 }, PolicyKind::Lru, 1);
-    let Claim::Claimed { .. } = table.lock(Tag(u64::MAX)).claim(Tag(u64::MAX)) else {
-        panic!("a way is free")
-    };
-    // The page is being filled: the move of its entry cannot end.
+    // The pages are being filled: the move of any entry cannot end.
+    for entry in 0..8 {
+        let Claim::Claimed { .. } = table.lock(Tag(entry)).claim(Tag(entry)) else { panic!("a way is free") };
+    }
     let moves = table.join(SegmentIndex(1));
     let busy = moves.into_iter().any(|mv| table.advance(mv, &mut Nothing).busy.is_some());
     assert!(busy);

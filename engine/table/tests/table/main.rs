@@ -16,6 +16,8 @@ mod known;
 mod layout;
 #[cfg(not(any(loom, shuttle, miri)))]
 mod monitor;
+#[cfg(not(any(loom, shuttle, miri)))]
+mod placement;
 #[cfg(not(any(loom, shuttle)))]
 mod policies;
 #[cfg(all(test, shuttle))]
