@@ -7,6 +7,7 @@ pub use octavo_share::Limits;
 pub use octavo_table::PolicyKind as PolicyName;
 
 use crate::error::Error;
+use crate::memory::BouncePools;
 use crate::numa::{NumaMode, RemoteCost, Replication, TopologySource};
 use crate::position::PageSize;
 use crate::pressure::PressureSource;
@@ -16,6 +17,22 @@ use crate::ways::WAYS;
 const SEGMENT_SETS_MAX: u64 = 64;
 
 /// The configuration of a cache. Every field has a default.
+///
+/// # The size of a cache
+/// The `memory_max_bytes` that holds a working set whole, with pages of 4 KiB in one partition and
+/// all other fields at their defaults ([`CacheConfig::fitting`] computes other cases):
+///
+/// | working set | `memory_max_bytes` | more than the working set |
+/// |---|---|---|
+/// | 32 MiB | 35 MiB | 9.4 % |
+/// | 64 MiB | 69 MiB | 7.8 % |
+/// | 128 MiB | 135 MiB | 5.5 % |
+/// | 256 MiB | 271 MiB | 5.9 % |
+/// | 512 MiB | 542 MiB | 5.9 % |
+/// | 1 GiB | 1079 MiB | 5.4 % |
+/// | 4 GiB | 4204 MiB | 2.6 % |
+/// | 16 GiB | 16707 MiB | 2.0 % |
+/// | 64 GiB | 66720 MiB | 1.8 % |
 ///
 /// # Examples
 /// ```
@@ -38,9 +55,13 @@ pub struct CacheConfig {
     pub segment_bytes: u64,
     /// The interface through which I/O reaches files. Default: [`Engine::Auto`].
     pub engine: Engine,
-    /// Bytes of `memory_max_bytes` set aside for buffers, rings and bounce pages (the *buffer
-    /// share*). Default: `None`, an eighth of `memory_max_bytes`, at least 1.75 MiB and at most
-    /// 128 MiB.
+    /// Most bytes of `memory_max_bytes` for buffers, rings and bounce pages (the *buffer share*).
+    /// Default: `None`, an eighth of `memory_max_bytes`, at least 1.75 MiB and at most 128 MiB.
+    ///
+    /// A cache with a [`reaper`](Self::reaper) sets at most a quarter of the share aside, and lends
+    /// the rest to pages. Buffers get the lent part back when they need it: partitions then shrink.
+    /// Pages get it again about ten seconds after buffers last needed it. A cache without a reaper
+    /// sets the whole share aside.
     ///
     /// - Bounce pages, which carry writes to the store, take an eighth of the share when the
     ///   cache is created, and a sixteenth (or two pages) for each further page size.
@@ -51,7 +72,8 @@ pub struct CacheConfig {
     /// - The rest is for [`crate::Cache::buffer`], recordings, and long rounds of write-back.
     ///
     /// While the share is used up, [`crate::Cache::queue`] fails and [`crate::Cache::buffer`]
-    /// returns `None`. Blocking calls neither fail nor wait for other calls' rings.
+    /// returns `None`. Blocking calls neither fail nor wait for other calls' rings. The `min`
+    /// limits of partitions together cannot exceed what the whole share leaves.
     pub buffers_max_bytes: Option<u64>,
     /// Whether the cache runs a cleaner thread. Without it, only syncs and
     /// [`crate::Cache::clean`] write dirty pages back. Default: true.
@@ -128,7 +150,25 @@ impl CacheConfig {
         self.topology.check().map_err(Error::Config)
     }
 
-    /// Returns the bytes set aside for buffers, rings and bounce pages.
+    /// Whether the cache resizes partitions on its own.
+    pub(crate) fn reaps(&self) -> bool {
+        self.reaper && self.background && !cfg!(shuttle)
+    }
+
+    /// Returns the part of the buffer share that is set aside for good: all, if no reaper could
+    /// take memory back from pages. Otherwise the bounce pages, which writes need while every frame
+    /// may be dirty, and what a few dozen rings and requests take: an eighth of the share less
+    /// 512 KiB, at least 32 KiB. Caches of 32 MiB thus keep a segment more for pages.
+    pub(crate) fn set_aside_bytes(&self) -> u64 {
+        let share = self.reserve_bytes();
+        if !self.reaps() {
+            return share;
+        }
+        let bounces = BouncePools::first_bytes(share, self.page_bytes as usize);
+        share.min(bounces + (share / 8).saturating_sub(512 << 10).max(32 << 10))
+    }
+
+    /// Returns the most bytes for buffers, rings and bounce pages.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         let least = 7 << 18;
         self.buffers_max_bytes.unwrap_or_else(|| (self.memory_max_bytes / 8).clamp(least, 128 << 20))

@@ -39,6 +39,9 @@
 //! - These never wait for a store: [`Object::try_read_at`], [`Object::try_pin`],
 //!   [`Queue::take_next`], [`Queue::wait`] with `min` 0, dropping a pin, all statistics, and
 //!   [`Queue::submit`], except of advice that runs during the call.
+//! - [`Cache::buffer`], [`Cache::queue`] and [`Partition::record`] may evict pages, if the cache
+//!   has a reaper and the memory that they need holds pages. They wait about a second at most for
+//!   stores that must take dirty pages, and then return what they return without memory.
 //! - No lock is held while a queue's callback runs, so the callback may call anything but that
 //!   queue. To submit between completions, take them with [`Queue::take_next`].
 //!
@@ -78,6 +81,7 @@ pub use api::owned_pin::OwnedPin;
 pub use api::pin::{Pin, PinOrCopy};
 pub use api::queue::Queue;
 pub use api::recording::{Recording, Taken};
+pub use api::sizing::Sizing;
 pub use config::{CacheConfig, CacheMode, Limits, PartitionConfig, PolicyName};
 pub use control::{Owed, Partition, ReaperStat};
 pub use error::Error;

@@ -92,9 +92,9 @@ pub struct ObjectStat {
 pub struct CacheStat {
     /// The memory limit, in bytes.
     pub memory_max_bytes: u64,
-    /// Bytes charged to the limit, including the whole buffer share.
+    /// Bytes charged to the limit, including the part of the buffer share that is set aside.
     pub memory_charged_bytes: u64,
-    /// The buffer share in bytes: for buffers, rings and bounce pages.
+    /// The buffer share in bytes: the most for buffers, rings and bounce pages.
     pub buffers_max_bytes: u64,
     /// Bytes of the buffer share in use.
     pub buffers_used_bytes: u64,

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use super::queue::Queue;
 use crate::config::{CacheConfig, Limits, PartitionConfig, check_page_bytes};
-use crate::control::{self, Cleaner, Core, Partition, ReaperStat};
+use crate::control::{self, Cleaner, Core, Partition, ReaperStat, Turn};
 use crate::error::Error;
 use crate::flight::{EVERY, Lane, Workers};
 use crate::memory::Buffer;
@@ -161,6 +161,7 @@ impl Cache {
         }
         let promised = self.core().promised_bytes(None).saturating_add(config.min_bytes);
         self.core().check_promise(promised).map_err(wrong)?;
+        self.make_bounce_pool(turn, &config)?;
         let wanted = config.start_bytes.or(config.max_bytes).unwrap_or(u64::MAX);
         let wanted = wanted.min(config.max_bytes.unwrap_or(u64::MAX)).max(least);
         // A promised minimum is available from the beginning, in whole segments.
@@ -180,6 +181,17 @@ impl Cache {
         // neighbour later.)
         control::enforce_max(self.core(), turn);
         Ok(partition)
+    }
+
+    /// Creates the bounce pages of a new partition's page size, before pages take the memory.
+    fn make_bounce_pool(&self, turn: Option<Turn<'_>>, config: &PartitionConfig) -> Result<(), Error> {
+        let shared = &self.core().shared;
+        let page_bytes = config.page_bytes.unwrap_or(shared.config.page_bytes) as usize;
+        let needed = shared.bounces.bytes_for(page_bytes);
+        if needed > 0 {
+            control::take_from_pages(self.core(), turn, needed);
+        }
+        shared.bounces.of(page_bytes).map(drop)
     }
 
     /// Closes all objects of the partition `name` and frees its memory. Handles that still exist
@@ -279,7 +291,8 @@ impl Cache {
     /// Lends a zeroed buffer for requests: at least `bytes` long, a whole number of 4,096-byte
     /// pages, and aligned to 4,096 bytes. Returns `None` while the buffer share
     /// ([`CacheConfig::buffers_max_bytes`]) is used up, and in a child of `fork`. Dropping the
-    /// buffer returns it to the share.
+    /// buffer returns it to the share. If pages have the memory, the call evicts them first; it
+    /// returns `None` if stores do not take dirty pages within about a second.
     ///
     /// The memory comes from the cache's own mappings, not from the heap. A dropped buffer's memory
     /// stays resident, within the share, for the next buffer. If the cache runs its reaper
@@ -295,7 +308,11 @@ impl Cache {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn buffer(&self, bytes: usize) -> Option<Buffer> {
-        self.core().shared.buffers.borrow(bytes)
+        let buffers = &self.core().shared.buffers;
+        buffers.borrow(bytes).or_else(|| {
+            let rounded = bytes.max(1).checked_next_multiple_of(4096)? as u64;
+            control::make_room_for_buffers(self.core(), rounded).then(|| buffers.borrow(bytes))?
+        })
     }
 
     /// Creates a batch queue with an I/O ring of its own. A queue may move between threads but
@@ -318,7 +335,15 @@ impl Cache {
     /// ```
     pub fn queue(&self) -> Result<Queue, Error> {
         self.core().shared.check_process()?;
-        Queue::new(self.core().crew())
+        let queue = Queue::new(self.core().crew());
+        match queue {
+            Err(Error::NoMemory { .. })
+                if control::make_room_for_buffers(self.core(), Queue::CHARGED_BYTES) =>
+            {
+                Queue::new(self.core().crew())
+            }
+            queue => queue,
+        }
     }
 
     /// Writes back the dirty pages of all partitions, in offset order, as the cleaner does in the

@@ -16,3 +16,4 @@ mod partition;
 pub(crate) mod pin;
 pub(crate) mod queue;
 pub(crate) mod recording;
+pub(crate) mod sizing;

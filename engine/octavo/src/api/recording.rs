@@ -11,7 +11,7 @@ use std::time::Duration;
 use octavo_recording::{Encoder, Event, Header, PAGE_BITS, Secret, Step, WHOLE};
 use octavo_table::SegmentIndex;
 
-use crate::control::Partition;
+use crate::control::{self, Partition};
 use crate::error::Error;
 use crate::memory::Charge;
 use crate::state::partition::{ObjectInner, PartitionInner, Still};
@@ -119,7 +119,9 @@ impl Partition {
         if self.recording_stat().is_some() {
             return Err(already());
         }
-        let charge = reserve.charge((blocks * BUFFER_BYTES) as u64, &what)?;
+        let bytes = (blocks * BUFFER_BYTES) as u64;
+        control::make_room_for_buffers(&self.core, bytes);
+        let charge = reserve.charge(bytes, &what)?;
         let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
         // Lock order: the tape comes after `resizing` and the list of objects, because a resize and
         // an `open` lock it while they hold those.

@@ -72,11 +72,11 @@ impl Partition {
         let inner = &self.inner;
         let Some(monitor) = inner.table.monitor() else { return };
         let slots = inner.table.slots_count();
-        let (shared, page_bytes) = (&*inner.shared, inner.page_bytes() as u32);
-        let possible = Watch::possible(shared, page_bytes, inner.table.shape());
+        let (cache, page_bytes) = (&inner.shared.config, inner.page_bytes() as u32);
+        let possible = Watch::possible(cache, page_bytes, inner.table.shape());
         let largest = monitor.curve().points.last().map_or(0, |(pages, _)| *pages);
         let learning = Table::<WAYS>::learning_bytes(inner.table.policy(), slots) as u64;
-        let watch = Watch::new(shared, page_bytes, inner.table.shape(), slots, learning);
+        let watch = Watch::new(cache, page_bytes, inner.table.shape(), slots, learning);
         let is_large = monitor.bytes() > watch.bytes_max;
         if !is_large && (largest >= possible / 8 * 7 || largest >= 2 * slots) || watch.bytes() == 0 {
             return;

@@ -8,6 +8,7 @@
 
 mod alarm;
 mod balance;
+mod buffers;
 mod cleaner;
 mod core;
 mod demand;
@@ -19,9 +20,10 @@ mod turn;
 
 pub(crate) use self::core::Core;
 pub use self::core::Partition;
+pub(crate) use buffers::{make_room_for_buffers, take_from_pages};
 pub(crate) use cleaner::Cleaner;
 pub use ledger::ReaperStat;
 pub(crate) use plan::{groups_of, has_empty_level};
 pub(crate) use reaper::{continue_resizes, drain_monitors, enforce_max, make_room, period, reaper_thread};
 pub use resize::Owed;
-pub(crate) use turn::Stop;
+pub(crate) use turn::{Stop, Turn};

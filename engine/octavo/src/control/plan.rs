@@ -52,7 +52,7 @@ impl Picture {
         picture.state.granule_bytes = granules.max().unwrap_or(0);
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         let mut apart = shared.budget.max_bytes().saturating_sub(lock(&core.ledger.total).bytes);
-        apart += shared.reserve.max_bytes();
+        apart += shared.reserve.set_aside_bytes();
         for partition in &partitions {
             let mut parent = None;
             for group in groups_of(partition.name()) {
@@ -107,6 +107,21 @@ impl Picture {
         }
         self.state.total_bytes = self.state.total_bytes.max(self.state.least_bytes());
         self
+    }
+
+    /// Takes `bytes` from all partitions, in whole segments and in proportion to their sizes, but
+    /// not below their minimums.
+    pub fn shrink_all(&self, bytes: u64, turn: Option<Turn<'_>>) {
+        let State { granule_bytes, nodes, .. } = &self.state;
+        let held: u64 =
+            nodes.iter().filter_map(|node| node.leaf.as_ref()).map(|leaf| leaf.current_bytes).sum();
+        let total_bytes = held.saturating_sub(bytes.next_multiple_of((*granule_bytes).max(1)));
+        let smaller = Picture {
+            state: State { total_bytes, ..self.state.clone() },
+            partitions: self.partitions.clone(),
+            least_frames_bytes: self.least_frames_bytes,
+        };
+        smaller.carry_out(&Pace { step: 0.0, ..Pace::default() }, turn);
     }
 
     /// Makes a plan and carries out its steps. Returns the bytes taken from partitions.

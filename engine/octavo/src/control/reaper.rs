@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use octavo_share::{Limits, Pace, State};
 
+use super::buffers;
 use super::core::{Core, Partition};
 use super::plan::Picture;
 use super::turn::{Stop, Turn};
@@ -104,6 +105,7 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
     let turn = planning.turn(core.crew());
     continue_resizes(core, turn);
     core.partitions().iter().for_each(|partition| partition.inner.try_give_back_unpinned());
+    shared.reserve.end_period(|| shared.buffers.fit());
     // Without new accesses the curves have not changed, and decay would only lose information.
     if !had_news && !yields {
         return false;
@@ -163,6 +165,7 @@ pub(crate) fn reaper_thread(core: &Arc<Core>) {
         if is_resting || ticks == 0 {
             shared.buffers.give_back_idle();
         }
+        buffers::serve_wanted(core);
         let shown = drain_monitors(core);
         quiet = if shown > 0 { 0 } else { (quiet + 1).min(QUIET_TICKS) };
         had_news |= shown > 0;
@@ -201,7 +204,7 @@ pub(crate) fn make_room(
 fn ask_for_room(core: &Arc<Core>, turn: Option<Turn<'_>>, limits: &Limits, wanted: u64, least: u64) -> u64 {
     let left = core.shared.budget.left_bytes();
     let picture = Picture::of(core, 1.0).spare_held_up();
-    let State { total_bytes, granule_bytes, nodes } = &picture.state;
+    let State { total_bytes, nodes, .. } = &picture.state;
     if left >= wanted || nodes.is_empty() {
         return wanted.min(left);
     }
@@ -213,13 +216,6 @@ fn ask_for_room(core: &Arc<Core>, turn: Option<Turn<'_>>, limits: &Limits, wante
     if left >= wanted {
         return left;
     }
-    let held: u64 = nodes.iter().filter_map(|node| node.leaf.as_ref()).map(|leaf| leaf.current_bytes).sum();
-    let total_bytes = held.saturating_sub((wanted - left).next_multiple_of((*granule_bytes).max(1)));
-    let smaller = Picture {
-        state: State { total_bytes, ..picture.state.clone() },
-        partitions: picture.partitions.clone(),
-        least_frames_bytes: picture.least_frames_bytes,
-    };
-    smaller.carry_out(&Pace { step: 0.0, ..Pace::default() }, turn);
+    picture.shrink_all(wanted - left, turn);
     core.shared.budget.left_bytes().min(wanted)
 }

@@ -151,6 +151,7 @@ impl Lanes {
             Ok(lane) => Some((lane, place)),
             Err(error) => {
                 log::debug!("{error}: this call uses plain system calls instead");
+                self.crew.shared.reserve.want(LANE_BYTES);
                 *lock(&self.ring_lanes[place]) = Place::NotMade;
                 None
             }

@@ -395,7 +395,12 @@ impl Round {
             return None;
         }
         let bytes = (2 * pages_max * size_of::<PageIndex>()) as u64;
-        let charge = lane.shared.reserve.charge(bytes, "a round of write-back").ok()?;
+        let charge = lane.shared.reserve.charge(bytes, "a round of write-back");
+        let Ok(charge) = charge else {
+            // The task asks again for its next round.
+            lane.shared.reserve.want(bytes);
+            return None;
+        };
         Some(Round { pages_max, _charge: charge })
     }
 }

@@ -10,8 +10,9 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use super::budget::{Budget, Charge};
+use super::budget::Charge;
 use super::frames::Mapping;
+use super::reserve::Reserve;
 use crate::error::Error;
 use crate::position::PageSize;
 use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
@@ -23,7 +24,7 @@ const SIZES: usize = (PageSize::BYTES_MOST / PageSize::BYTES_LEAST).trailing_zer
 /// The bounce pools of a cache: one for each page size that a partition has had.
 pub(crate) struct BouncePools {
     /// The buffer share, which every pool is charged to.
-    reserve: Arc<Budget>,
+    reserve: Arc<Reserve>,
     /// By the binary logarithm of the page size, from the smallest. A pool stays until the cache
     /// is dropped.
     pools: [OnceLock<Arc<BouncePool>>; SIZES],
@@ -71,7 +72,7 @@ pub(crate) struct Bounce {
 
 impl BouncePools {
     /// Creates no pool yet. `reserve` is the buffer share.
-    pub fn new(reserve: Arc<Budget>) -> BouncePools {
+    pub fn new(reserve: Arc<Reserve>) -> BouncePools {
         BouncePools { reserve, pools: [const { OnceLock::new() }; SIZES] }
     }
 
@@ -88,9 +89,7 @@ impl BouncePools {
         if let Some(pool) = pool.get() {
             return Ok(pool.clone());
         }
-        let is_first = self.pools.iter().all(|pool| pool.get().is_none());
-        let part = if is_first { 8 } else { 16 };
-        let pages = (self.reserve.max_bytes() as usize / part / page_bytes).clamp(2, 4096);
+        let pages = self.new_bytes(page_bytes) as usize / page_bytes;
         let what = format!("bounce pages of {page_bytes} bytes");
         let charge = self.reserve.charge((pages * page_bytes) as u64, &what)?;
         let made = BouncePool::new(page_bytes, pages, charge)
@@ -99,10 +98,33 @@ impl BouncePools {
         Ok(pool.get_or_init(|| made).clone())
     }
 
+    /// Returns the bytes that [`BouncePools::of`] charges for a page size: 0 if its pool exists.
+    pub fn bytes_for(&self, page_bytes: usize) -> u64 {
+        let least = PageSize::BYTES_LEAST.trailing_zeros();
+        let pool = &self.pools[(page_bytes.trailing_zeros() - least) as usize];
+        if pool.get().is_some() { 0 } else { self.new_bytes(page_bytes) }
+    }
+
+    fn new_bytes(&self, page_bytes: usize) -> u64 {
+        let is_first = self.pools.iter().all(|pool| pool.get().is_none());
+        let part = if is_first { 8 } else { 16 };
+        pool_bytes(self.reserve.max_bytes() / part, page_bytes)
+    }
+
+    /// Returns the bytes of the first pool in a buffer share of `share_bytes`.
+    pub fn first_bytes(share_bytes: u64, page_bytes: usize) -> u64 {
+        pool_bytes(share_bytes / 8, page_bytes)
+    }
+
     /// Passes turns on in every pool ([`BouncePool::pass_on`]).
     pub fn pass_on(&self) {
         self.pools.iter().filter_map(OnceLock::get).for_each(|pool| pool.pass_on());
     }
+}
+
+/// Returns the bytes of a pool that may take `most_bytes`: 2 to 4,096 pages.
+fn pool_bytes(most_bytes: u64, page_bytes: usize) -> u64 {
+    (most_bytes as usize / page_bytes).clamp(2, 4096) as u64 * page_bytes as u64
 }
 
 impl BouncePool {
@@ -232,6 +254,7 @@ impl Drop for Bounce {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::memory::Budget;
 
     /// One object's write-back to a store that hung once took all bounce pages: no other
     /// object's pages were written.

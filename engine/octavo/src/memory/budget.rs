@@ -15,6 +15,8 @@ pub(crate) struct Budget {
     bound: &'static str,
     max_bytes: u64,
     used_bytes: AtomicU64,
+    /// The most that was taken at once since the last [`Budget::forget_peak`].
+    peak_bytes: AtomicU64,
 }
 
 /// Bytes taken of a budget. Dropping the charge returns them.
@@ -27,7 +29,7 @@ impl Budget {
     /// A budget of `max_bytes`. Errors call it `bound`: `memory_max`, the budget of the whole
     /// cache, or `buffers_max`, the part set aside for buffers.
     pub fn new(bound: &'static str, max_bytes: u64) -> Arc<Budget> {
-        Arc::new(Budget { bound, max_bytes, used_bytes: AtomicU64::new(0) })
+        Arc::new(Budget { bound, max_bytes, used_bytes: AtomicU64::new(0), peak_bytes: AtomicU64::new(0) })
     }
 
     pub fn max_bytes(&self) -> u64 {
@@ -50,9 +52,24 @@ impl Budget {
             used.checked_add(bytes).filter(|sum| *sum <= self.max_bytes)
         });
         match taken {
-            Ok(_) => Ok(Charge { budget: self.clone(), bytes }),
+            Ok(used) => {
+                // Most charges raise no peak, and then write nothing.
+                if used + bytes > self.peak_bytes.load(Ordering::Relaxed) {
+                    self.peak_bytes.fetch_max(used + bytes, Ordering::Relaxed);
+                }
+                Ok(Charge { budget: self.clone(), bytes })
+            }
             Err(used) => Err(self.refusal(what.into(), bytes, self.max_bytes - used)),
         }
+    }
+
+    /// The most bytes that were taken at once since the last [`Budget::forget_peak`].
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Ordering::Relaxed).max(self.used_bytes())
+    }
+
+    pub fn forget_peak(&self) {
+        self.peak_bytes.store(self.used_bytes(), Ordering::Relaxed);
     }
 
     /// The error of a user `what` that wants more than what is left for it.

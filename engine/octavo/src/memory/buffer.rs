@@ -23,8 +23,8 @@ use std::sync::OnceLock;
 
 use octavo_disk::Process;
 
-use super::budget::Budget;
 use super::frames::Mapping;
+use super::reserve::Reserve;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 
 /// Alignment and granule of buffers, in bytes: the kernel's page.
@@ -102,7 +102,7 @@ pub(crate) struct BufferPool {
     process: Process,
     /// Buffers in use are charged to the reserve. Warm memory is not charged, and stays within
     /// what is left.
-    reserve: Arc<Budget>,
+    reserve: Arc<Reserve>,
     classes: Vec<Class>,
     /// Resident bytes of warm slots.
     warm_bytes: AtomicU64,
@@ -160,7 +160,7 @@ fn pages_of(class: usize) -> usize {
 
 impl BufferPool {
     /// Creates a pool whose buffers are charged to `reserve`. Takes no memory yet.
-    pub fn new(reserve: Arc<Budget>) -> Arc<BufferPool> {
+    pub fn new(reserve: Arc<Reserve>) -> Arc<BufferPool> {
         let pages_max = reserve.max_bytes() as usize / PAGE;
         let count = if pages_max == 0 { 0 } else { class_of(pages_max) + 1 };
         let class = |class| {
@@ -224,12 +224,13 @@ impl BufferPool {
         self.warm_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes warm slots cold until the rest fits beside everything charged to the reserve.
-    fn fit(&self) {
+    /// Makes warm slots cold until the rest fits beside everything charged to the reserve, and
+    /// everything that it lends to pages.
+    pub fn fit(&self) {
         // Relaxed: the calling buffer is charged and its memory is not touched yet. A buffer
         // that is taken at the same time calls this too, after its own charge.
         let beyond =
-            || (self.warm_bytes() + self.reserve.used_bytes()).saturating_sub(self.reserve.max_bytes());
+            || (self.warm_bytes() + self.reserve.taken_bytes()).saturating_sub(self.reserve.max_bytes());
         for class in self.classes.iter().rev() {
             while beyond() > 0 && self.chill_oldest(class) {}
         }
@@ -314,7 +315,7 @@ mod tests {
     #[test]
     fn memory_in_use_and_warm_memory_fit_into_the_reserve_at_every_moment() {
         let max = 1 << 20;
-        let reserve = Budget::new("buffers_max", max);
+        let reserve = Reserve::whole(max);
         let pool = BufferPool::new(reserve.clone());
         let mut held: VecDeque<Buffer> = VecDeque::new();
         let mut source = Random::new(88172645463325252);

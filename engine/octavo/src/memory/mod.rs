@@ -11,6 +11,7 @@ pub(crate) mod copy;
 mod frames;
 mod owned;
 mod pieces;
+mod reserve;
 
 pub(crate) use bounce::{Bounce, BouncePool, BouncePools, BounceShare};
 pub(crate) use budget::{Budget, Charge};
@@ -20,3 +21,4 @@ pub(crate) use frames::{Frames, Mapping};
 pub use owned::Memory;
 pub use pieces::Piece;
 pub(crate) use pieces::{Lent, PieceList};
+pub(crate) use reserve::Reserve;

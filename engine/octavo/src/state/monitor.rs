@@ -6,7 +6,7 @@
 use octavo_share::{Stretch, Trend};
 use octavo_table::{Late, Shape, Table};
 
-use super::shared::Shared;
+use crate::config::CacheConfig;
 use crate::ways::WAYS;
 
 /// What one plan remembers about a partition for the next plan.
@@ -59,15 +59,15 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Returns the largest number of pages that the partition can ever have.
-    pub fn possible(shared: &Shared, page_bytes: u32, shape: Shape) -> u64 {
+    pub fn possible(cache: &CacheConfig, page_bytes: u32, shape: Shape) -> u64 {
         let table = u64::from(shape.segments_max) * u64::from(shape.sets_per_segment) * WAYS as u64;
-        table.min(shared.budget.max_bytes() / u64::from(page_bytes))
+        table.min(cache.memory_max_bytes / u64::from(page_bytes))
     }
 
-    pub fn new(shared: &Shared, page_bytes: u32, shape: Shape, slots: u64, learning: u64) -> Watch {
+    pub fn new(cache: &CacheConfig, page_bytes: u32, shape: Shape, slots: u64, learning: u64) -> Watch {
         let hundredth = slots * u64::from(page_bytes) / 100;
-        let bytes_max = if shared.config.reaper { hundredth.saturating_sub(learning) } else { 0 };
-        Watch { most_pages: (8 * slots).min(Self::possible(shared, page_bytes, shape)), bytes_max }
+        let bytes_max = if cache.reaper { hundredth.saturating_sub(learning) } else { 0 };
+        Watch { most_pages: (8 * slots).min(Self::possible(cache, page_bytes, shape)), bytes_max }
     }
 
     pub fn bytes(&self) -> u64 {

@@ -8,7 +8,7 @@ use octavo_disk::{Process, Ring, RingOptions};
 use super::bell::Bell;
 use crate::config::CacheConfig;
 use crate::error::Error;
-use crate::memory::{BouncePools, Budget, BufferPool, Charge};
+use crate::memory::{BouncePools, Budget, BufferPool, Reserve};
 use crate::numa::Numa;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
@@ -20,7 +20,7 @@ pub(crate) struct Shared {
     /// `memory_max`.
     pub budget: Arc<Budget>,
     /// `buffers_max`, the part of the budget for buffers, rings and bounce pages.
-    pub reserve: Arc<Budget>,
+    pub reserve: Arc<Reserve>,
     pub bounces: BouncePools,
     pub buffers: Arc<BufferPool>,
     /// The cache was dropped. Calls on objects that still exist use spare lanes.
@@ -33,16 +33,13 @@ pub(crate) struct Shared {
     pub numa: Numa,
     /// Name of the interface through which I/O reaches files.
     pub engine_name: &'static str,
-    _reserved: Charge,
 }
 
 impl Shared {
     pub fn new(config: CacheConfig) -> Result<Shared, Error> {
         config.validate()?;
         let budget = Budget::new("memory_max", config.memory_max_bytes);
-        let reserve_bytes = config.reserve_bytes();
-        let reserved = budget.charge(reserve_bytes, "the reserve for buffers")?;
-        let reserve = Budget::new("buffers_max", reserve_bytes);
+        let reserve = Reserve::new(&budget, config.reserve_bytes(), config.set_aside_bytes())?;
         let bounces = BouncePools::new(reserve.clone());
         bounces.of(config.page_bytes as usize)?;
         // Create a temporary ring, so that the call fails now if the kernel allows none.
@@ -60,7 +57,6 @@ impl Shared {
             is_short: AtomicBool::new(false),
             bell: Bell::new(),
             engine_name,
-            _reserved: reserved,
         })
     }
 
@@ -88,7 +84,7 @@ impl Shared {
 
     /// Whether the cache resizes partitions on its own.
     pub fn reaps(&self) -> bool {
-        self.config.reaper && self.config.background && !cfg!(shuttle)
+        self.config.reaps()
     }
 
     pub fn simulated(&self) -> bool {

@@ -15,9 +15,10 @@ use super::partition::{Objects, PartitionInner};
 use super::shared::Shared;
 use super::streams::Windows;
 use super::tape::Recorder;
-use crate::config::{Geometry, Limits, PartitionConfig, PolicyName};
+use crate::config::{CacheConfig, Geometry, Limits, PartitionConfig, PolicyName};
 use crate::error::Error;
 use crate::memory::{Frames, Mapping, copy};
+use crate::numa::Numa;
 use crate::position::PageSize;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, lock};
 use crate::wait::{SlotWaiters, Strays};
@@ -39,10 +40,66 @@ fn random_seed() -> std::io::Result<u64> {
     }
 }
 
-impl PartitionInner {
+/// How a new partition divides its memory. [`PartitionInner::new`] and
+/// [`CacheConfig::fitting`](crate::CacheConfig::fitting) use the same division.
+pub(crate) struct Split {
+    pub geometry: Geometry,
+    pub shape: Shape,
+    /// Bytes of a segment with its metadata.
+    pub per_segment: u64,
+    /// Number of segments.
+    pub live: u32,
+    /// Whether the metadata lies on huge pages.
+    pub huge: bool,
+    /// Bytes of the directory, and of the unused rest of a huge page.
+    pub directory_bytes: u64,
+    /// Bytes in which the policy learns.
+    pub learning_bytes: u64,
+    pub watch: Watch,
+    /// Bytes in which the writers of pages are noted, and for how many nodes and slots.
+    pub writers_bytes: u64,
+    writers: u32,
+    slots: u64,
+}
+
+impl Split {
+    /// Divides `wanted` bytes. Up to one segment of them stays free.
+    pub fn of(cache: &CacheConfig, numa: &Numa, config: &PartitionConfig, wanted: u64) -> Split {
+        let geometry = Geometry::of(cache, config);
+        let (shape, per_segment) = Split::shape(cache, numa, config);
+        // Lookups touch random lines of a table: huge pages for all of a large table avoid TLB
+        // misses. The unused rest of the last huge page is charged. A small table gets no huge
+        // pages: it would waste most of one.
+        let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
+        let directory_bytes = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
+        let segments =
+            |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
+        // Memory for what the policy learns grows and shrinks with the partition
+        // (`Costs::learn`).
+        let slots = segments(directory_bytes) * geometry.slots_per_segment();
+        let learning_bytes = Table::<WAYS>::learning_bytes(config.policy, slots) as u64;
+        let watch = Watch::new(cache, geometry.page_bytes, shape, slots, learning_bytes);
+        let writers = numa.followed_nodes(config.node);
+        let writers_bytes = Writers::bytes(writers, slots);
+        let fixed = directory_bytes + learning_bytes + watch.bytes() + writers_bytes;
+        let live = segments(fixed) as u32;
+        Split {
+            geometry,
+            shape,
+            per_segment,
+            live,
+            huge,
+            directory_bytes,
+            learning_bytes,
+            watch,
+            writers_bytes,
+            writers,
+            slots,
+        }
+    }
+
     /// Returns the shape of a partition's table, and the bytes of a segment with its metadata.
-    fn shape(shared: &Shared, config: &PartitionConfig) -> (Shape, u64) {
-        let cache = &shared.config;
+    fn shape(cache: &CacheConfig, numa: &Numa, config: &PartitionConfig) -> (Shape, u64) {
         let geometry = Geometry::of(cache, config);
         let sets_per_segment = (geometry.slots_per_segment() / WAYS as u64) as u32;
         let one = Shape { segments_max: 1, sets_per_segment };
@@ -52,10 +109,32 @@ impl PartitionInner {
         let most = config.max_bytes.map_or(u64::MAX, |max| max.saturating_mul(4)).min(cache.memory_max_bytes);
         let most = (most / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
         // Each node has the same number of segments.
-        let nodes = if config.node.is_some() { 1 } else { shared.numa.nodes() };
+        let nodes = if config.node.is_some() { 1 } else { numa.nodes() };
         let segments_max =
             (most.max(1).div_ceil(nodes) * nodes).min((octavo_table::SEGMENTS_MAX - 1) / nodes * nodes);
         (Shape { segments_max, sets_per_segment }, per_segment)
+    }
+
+    /// Bytes charged in addition to the segments.
+    pub fn fixed_bytes(&self) -> u64 {
+        self.directory_bytes + self.learning_bytes + self.watch.bytes() + self.writers_bytes
+    }
+
+    /// All bytes charged to the partition.
+    pub fn charged_bytes(&self) -> u64 {
+        self.fixed_bytes() + u64::from(self.live) * self.per_segment
+    }
+
+    /// Bytes of the frames.
+    pub fn frames_bytes(&self) -> u64 {
+        u64::from(self.live) * self.geometry.segment_bytes
+    }
+}
+
+impl PartitionInner {
+    /// Returns the shape of a partition's table, and the bytes of a segment with its metadata.
+    fn shape(shared: &Shared, config: &PartitionConfig) -> (Shape, u64) {
+        Split::shape(&shared.config, &shared.numa, config)
     }
 
     /// Returns the smallest size that a partition can have, in bytes.
@@ -82,37 +161,21 @@ impl PartitionInner {
     pub fn new(shared: &Arc<Shared>, config: PartitionConfig, wanted: u64) -> Result<Arc<Self>, Error> {
         copy::choose();
         let cache = &shared.config;
-        let geometry = Geometry::of(cache, &config);
-        let slots_per_segment = geometry.slots_per_segment();
-        let (shape, per_segment) = Self::shape(shared, &config);
-        // Lookups touch random lines of a table: huge pages for all of a large table avoid TLB
-        // misses. The unused rest of the last huge page is charged. A small table gets no huge
-        // pages: it would waste most of one.
-        let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
-        let mut fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
-        let segments =
-            |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
-        // Memory for what the policy learns grows and shrinks with the partition
-        // (`Costs::learn`).
-        let slots = segments(fixed) * slots_per_segment;
-        let learning = Table::<WAYS>::learning_bytes(config.policy, slots) as u64;
-        let watch = Watch::new(shared, geometry.page_bytes, shape, slots, learning);
-        let writers = shared.numa.followed_nodes(config.node);
-        fixed += learning + watch.bytes() + Writers::bytes(writers, slots);
-        let live = segments(fixed) as u32;
+        let split = Split::of(cache, &shared.numa, &config, wanted);
+        let Split { geometry, shape, per_segment, huge, live, .. } = split;
         let what = format!("partition {:?}", config.name);
         if live == 0 {
-            return Err(shared.budget.refusal(what, fixed + per_segment, wanted));
+            return Err(shared.budget.refusal(what, split.fixed_bytes() + per_segment, wanted));
         }
         let misplaced = |why| Error::Config(format!("{what}: {why}"));
         let places = Places::new(&shared.numa, config.node).map_err(misplaced)?;
-        let charge = shared.budget.charge(fixed + live as u64 * per_segment, &what)?;
+        let charge = shared.budget.charge(split.charged_bytes(), &what)?;
         let no_memory = |e| Error::Config(format!("{what}: cannot map memory: {e}"));
         let Geometry { page_bytes, segment_bytes } = geometry;
         let (frames, metadata) = Self::mappings(geometry, shape, huge).map_err(no_memory)?;
         let bounce = shared.bounces.of(page_bytes as usize)?;
         let table = Self::table_in(&metadata, shared, shape, places, config.policy, live);
-        watch.begin(&table);
+        split.watch.begin(&table);
         let resizing = Resizing::of(&table);
         let seed = cache.seed.map_or_else(random_seed, Ok).map_err(no_memory)?;
         let window_pages = (config.read_ahead_max_bytes / u64::from(page_bytes)).min(1 << 14) as u32;
@@ -129,7 +192,7 @@ impl PartitionInner {
             places,
             worth: Worth::default(),
             auto: Auto::new(shared.numa.prices(), places.nodes),
-            writers: Writers::new(writers, slots),
+            writers: Writers::new(split.writers, split.slots),
             shared: shared.clone(),
             bounce,
             waiters: SlotWaiters::default(),
@@ -141,8 +204,8 @@ impl PartitionInner {
             held_up: AtomicU32::new(0),
             costs: Mutex::new(Costs::new(
                 charge,
-                fixed,
-                learning,
+                split.fixed_bytes(),
+                split.learning_bytes,
                 (segment_bytes, per_segment - segment_bytes),
             )),
             objects: Mutex::new(Objects::new()),
