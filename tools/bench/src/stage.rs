@@ -185,8 +185,12 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Opens `store` in a partition of a new cache.
+    /// Opens `store` in a partition of a new cache. If the configuration names the buffer share,
+    /// the partition gets nothing of it: every run has the same frames, however much buffers take.
     pub fn new(cache: CacheConfig, partition: PartitionConfig, store: Store) -> Result<Subject, Error> {
+        let besides = |share| cache.memory_max_bytes.saturating_sub(share);
+        let max_bytes = partition.max_bytes.or(cache.buffers_max_bytes.map(besides));
+        let partition = PartitionConfig { max_bytes, ..partition };
         let cache = Cache::new(cache)?;
         let partition = cache.partition(partition)?;
         let object = partition.open(store, "file")?;

@@ -38,6 +38,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("churn", include_str!("../suites/churn.toml")),
     ("ycsb", include_str!("../suites/ycsb.toml")),
     ("resize", include_str!("../suites/resize.toml")),
+    ("fit", include_str!("../suites/fit.toml")),
     ("writeback", include_str!("../suites/writeback.toml")),
     ("stores", include_str!("../suites/stores.toml")),
     ("paper", include_str!("../suites/paper.toml")),

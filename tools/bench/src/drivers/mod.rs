@@ -7,6 +7,7 @@ pub mod bounded;
 mod churn;
 mod crossing;
 mod evenness;
+mod fit;
 mod hits;
 mod locks;
 mod memory;
@@ -28,7 +29,7 @@ use crate::error::Error;
 use crate::stage::{Driver, Needs, Run, Stage};
 
 /// All drivers.
-pub const DRIVERS: [&Driver; 18] = [
+pub const DRIVERS: [&Driver; 19] = [
     &hits::DRIVER,
     &misses::DRIVER,
     &churn::DRIVER,
@@ -36,6 +37,7 @@ pub const DRIVERS: [&Driver; 18] = [
     &ycsb::DRIVER,
     &resize::DRIVER,
     &evenness::DRIVER,
+    &fit::DRIVER,
     &writeback::DRIVER,
     &stores::DRIVER,
     &memory::DRIVER,
