@@ -1,4 +1,5 @@
-//! `octavo plan`: the misses of several tenants in one memory, by how the memory is shared.
+//! `octavo plan`: the misses of several tenants in one memory, by how the memory is shared; and
+//! what memory a working set needs (`fit.rs`).
 
 use std::path::PathBuf;
 
@@ -10,15 +11,20 @@ use octavo_sim::tenants::{Mix, PAGES_MIN, Tenant, share};
 use octavo_sim::trace;
 use octavo_table::PolicyKind;
 
-use super::inputs::{self, Run, Running};
+use super::fit::Fit;
+use super::inputs::{self, Json, Run, Running};
 use super::reading::Reading;
 use crate::error::Error;
 use crate::{limits, units};
 
-/// Plan partitions: replay several tenants' traces together, and compare ways of sharing memory
+/// Plan sizes: the memory that holds a working set, or ways for several tenants to share memory
 #[derive(Args)]
 #[command(after_help = "\
-All traces begin and end together. Sizes are in pages of --page-size, and in bytes without metadata. The table compares:
+With --fit, says what memory_max holds a working set whole, and what takes the rest. The engine divides its memory by
+the same code, for a cache with the defaults of octavo.toml(5): one partition has all the memory, or --partitions have
+equal shares. The last lines say how much of the working set --memory holds, or as much memory as the working set.
+
+With --trace, all traces begin and end together. Sizes are in pages of --page-size, and in bytes without metadata. The table compares:
   unified    one cache for all tenants
   equal      a partition of the same size for each tenant
   utility    partitions that are resized as the server would
@@ -27,17 +33,26 @@ Below the table are partitions for octavo.toml: `min` and `max` are the least an
 and the utility-based plan gave each tenant.
 
 Examples:
+  octavo plan --fit 10GiB
+  octavo plan --fit 10GiB --partitions 4 --page-bytes 16KiB --memory 8GiB
   octavo plan --trace db=oltp.u64.zst --trace scan=backup.u64.zst --memory 512MiB
   octavo plan --trace a=a.u64 --trace b=gen:zipf:pages=100000,requests=1000000 --memory 64MiB --html plan.html")]
 pub struct Arguments {
     /// A tenant: its name and its trace, a file or `gen:SPEC`
-    #[arg(long = "trace", value_name = "NAME=FILE", num_args = 1.., required = true)]
+    #[arg(long = "trace", value_name = "NAME=FILE", num_args = 1.., required_unless_present = "fit")]
     tenants: Vec<String>,
+    /// Say what `memory_max` holds a working set of this size whole
+    #[arg(long, value_name = "SIZE", value_parser = units::size_bytes,
+        conflicts_with_all = ["tenants", "limit", "html", "period"])]
+    fit: Option<u64>,
+    /// Partitions that share the working set of --fit equally [default: 1]
+    #[arg(long, value_name = "N", requires = "fit", value_parser = clap::value_parser!(u32).range(1..=65535))]
+    partitions: Option<u32>,
     #[command(flatten)]
     reading: Reading,
-    /// Memory for all partitions, including their metadata
-    #[arg(long, value_name = "SIZE", value_parser = units::size_bytes)]
-    memory: u64,
+    /// Memory for all partitions, including their metadata; with --fit, including buffers
+    #[arg(long, value_name = "SIZE", value_parser = units::size_bytes, required_unless_present = "fit")]
+    memory: Option<u64>,
     /// Limits of a tenant, as in octavo.toml(5); they apply to the utility-based plan
     #[arg(long, value_name = "NAME:KEY=VALUE", num_args = 1..)]
     limit: Vec<String>,
@@ -60,6 +75,16 @@ const METADATA_BYTES: u64 = 30;
 /// Replays the traces, and writes the comparison.
 pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let options = arguments.reading.options();
+    if let Some(working_set_bytes) = arguments.fit {
+        let fit = Fit {
+            working_set_bytes,
+            page_bytes: options.page_bytes,
+            partitions: arguments.partitions.unwrap_or(1),
+            memory_bytes: arguments.memory,
+        };
+        return fit.run(Json::to(arguments.running.json.as_deref())?);
+    }
+    let memory = arguments.memory.expect("clap requires it without --fit");
     let mut tenants = Vec::new();
     for given in &arguments.tenants {
         let (name, path) = named(given)?;
@@ -71,12 +96,12 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     for limit in &arguments.limit {
         promise(&mut tenants, limit)?;
     }
-    let pages = arguments.memory / (options.page_bytes + METADATA_BYTES);
+    let pages = memory / (options.page_bytes + METADATA_BYTES);
     let least = PAGES_MIN * tenants.len() as u64;
     if pages < least {
         return Err(Error::Usage(format!(
             "--memory {}: too little for {} tenants; at least {least} pages are needed",
-            units::human_bytes(arguments.memory),
+            units::human_bytes(memory),
             tenants.len()
         )));
     }
