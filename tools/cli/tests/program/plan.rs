@@ -116,7 +116,7 @@ fn sizes_that_no_cache_has_are_refused_with_a_reason() {
         ("--fit 1MiB", "one segment for each partition"),
         ("--fit 32MiB --page-bytes 1MiB --partitions 3", "less than 50331648 bytes"),
         ("--fit 1000TiB", "which the largest cache holds"),
-        ("--fit 18446744073709551615", "which the largest cache holds"),
+        ("--fit 18446744073709551615", "is more than the largest size"),
         ("--fit 64MiB --page-bytes 5000", "page_bytes is 5000: a power of two"),
         ("--fit 64MiB --memory 1MiB", "--memory 1 MiB: memory_max_bytes is 1048576: too little"),
         ("--fit 64MiB --partitions 0", "0 is not in 1..=65535"),
