@@ -139,7 +139,7 @@ impl CacheConfig {
         let is_possible = self.reserve_bytes() <= self.memory_max_bytes;
         let left = if is_possible { self.memory_max_bytes - buffers_bytes } else { 0 };
         // Whole KiB, which octavo.toml can name.
-        let share = if partitions > 1 { left / u64::from(partitions) >> 10 << 10 } else { left };
+        let share = if partitions > 1 { left / u64::from(partitions) / 1024 * 1024 } else { left };
         let partition_max_bytes = (partitions > 1).then_some(share);
         let config = PartitionConfig { max_bytes: partition_max_bytes, ..PartitionConfig::new("p") };
         let split = Split::of(self, numa, &config, share);
