@@ -17,7 +17,8 @@ use crate::io::buffer::IoBuffer;
 use crate::op::Op;
 use crate::process::Process;
 use crate::ring::inbox::RingCore;
-use crate::store::{Kind, Store};
+use crate::store::Store;
+use crate::store::gate::Gate;
 use crate::sync::Arc;
 
 /// A queue of I/O to any number of stores. Any thread may call any method; one ring per submitting
@@ -198,20 +199,20 @@ impl Ring {
         offset: u64,
         buffers: &[IoBuffer],
     ) -> Result<(), IoError> {
-        let mut io = Io::new(op, offset, buffers, 0);
-        if store.refuses(&mut io) {
-            return io.result(store.name());
-        }
-        match store.kind() {
-            Kind::Target(target) => return target.run(io, self.core.shard),
-            Kind::File(file) => {
-                file.enter(self.core.shard, op);
-                file.cut(&mut io);
-                file.execute(&mut io);
-                file.leave(self.core.shard, op);
-            }
-        }
-        io.result(store.name())
+        store.run(Io::new(op, offset, buffers, 0), self.core.shard)
+    }
+
+    /// Reads one buffer, and returns its result: [`run`](Ring::run) for a read by a thread that has
+    /// no ring. On a file it takes one plain system call, and allocates nothing.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run`](Ring::run).
+    ///
+    /// # Errors
+    /// The [`IoError`] that a completion would have reported.
+    pub unsafe fn read_alone(store: &Store, offset: u64, buffer: IoBuffer) -> Result<(), IoError> {
+        store.read(offset, buffer, Gate::shard_of_thread())
     }
 }
 

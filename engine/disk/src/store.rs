@@ -21,6 +21,7 @@ use std::path::Path;
 use crate::error::{IoError, OpenError};
 use crate::identity::Identity;
 use crate::io::Io;
+use crate::io::buffer::IoBuffer;
 use crate::io::sink::Handle;
 use crate::op::Op;
 use crate::process::PerProcess;
@@ -212,6 +213,47 @@ impl Store {
             io.assert_aligned(self.block_bytes(), self.len_bytes());
         }
         io.refuse_invalid(self.read_only())
+    }
+
+    /// Executes one I/O on this thread, and returns its result.
+    pub(crate) fn run(&self, mut io: Io, shard: u8) -> Result<(), IoError> {
+        if self.refuses(&mut io) {
+            return io.result(self.name());
+        }
+        match &self.0.kind {
+            Kind::Target(target) => target.run(io, shard),
+            Kind::File(file) => {
+                file.enter(shard, io.op);
+                file.cut(&mut io);
+                file.execute(&mut io, None);
+                file.leave(shard, io.op);
+                io.result(self.name())
+            }
+        }
+    }
+
+    /// Reads one buffer on this thread. From a file, with one system call and without an [`Io`],
+    /// unless the range reaches into the tail unit or the call does not fill the buffer.
+    pub(crate) fn read(&self, offset: u64, buffer: IoBuffer, shard: u8) -> Result<(), IoError> {
+        let io = || Io::new(Op::Read, offset, &[buffer], 0);
+        let Kind::File(file) = &self.0.kind else { return self.run(io(), shard) };
+        if cfg!(debug_assertions) {
+            io().assert_aligned(self.block_bytes(), self.len_bytes());
+        }
+        file.enter(shard, Op::Read);
+        let result = match file.read_whole(offset, buffer) {
+            Some(Ok(bytes)) if bytes == buffer.len => Ok(()),
+            first => {
+                let mut io = io();
+                if !self.refuses(&mut io) {
+                    file.cut(&mut io);
+                    file.execute(&mut io, first);
+                }
+                io.result(self.name())
+            }
+        };
+        file.leave(shard, Op::Read);
+        result
     }
 
     /// Returns whether this is a file of a simulated disk. I/O on such a file progresses only while

@@ -46,7 +46,7 @@ impl FileIo {
 
     /// Executes the I/O on this thread, by plain system calls, and completes it.
     pub(crate) fn execute(mut self, sink: &dyn Sink) {
-        file_of(&self.store).execute(&mut self.io);
+        file_of(&self.store).execute(&mut self.io, None);
         let (token, result, store) = self.finish();
         // Before the completion: its receiver may close the store and open it again.
         drop(store);

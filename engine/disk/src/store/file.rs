@@ -248,27 +248,42 @@ impl FileStore {
         io.cut(len_bytes, self.tail_start(len_bytes), granule_bytes);
     }
 
-    /// Executes every part of a cut I/O on this thread.
-    pub(crate) fn execute(&self, io: &mut Io) {
+    /// Reads a range into one buffer with one system call, and returns the outcome of the call.
+    /// `None`, with no call made, if the range reaches into the tail unit. The I/O is inside the
+    /// gate (L1).
+    pub(crate) fn read_whole(&self, offset: u64, buffer: IoBuffer) -> Option<Result<usize, i32>> {
+        let end = offset.checked_add(buffer.len as u64)?;
+        let is_inside = end <= self.tail_start(self.len_bytes());
+        is_inside.then(|| sys::read_at(&self.main, &[buffer], offset))
+    }
+
+    /// Executes every part of a cut I/O on this thread. `first` is the outcome of the first
+    /// attempt, if the caller has made it.
+    pub(crate) fn execute(&self, io: &mut Io, mut first: Option<Result<usize, i32>>) {
         let mut pieces: Vec<IoBuffer> = Vec::new();
         for index in 0..PARTS.min(io.parts_left as usize) {
             // Bounded: `Io::advance` fails a part that makes no progress.
             loop {
-                let file = self.descriptor(io.parts[index].channel);
-                let (skip, len) = io.span(index);
-                io.buffers.pieces(skip, len, &mut pieces);
-                let Part { next, method, .. } = io.parts[index];
-                let done = |result: Result<(), Errno>| result.map(|()| 0).map_err(Errno::raw_os_error);
-                let outcome = match (io.op, method.flags()) {
-                    (Op::Sync, _) => sys::sync(file).map(|()| 0),
-                    (Op::Read, _) => sys::read_at(file, &pieces, next),
-                    (_, Some(flags)) => done(fallocate(file, flags, next, len)),
-                    (_, None) => sys::write_at(file, &pieces, next),
-                };
+                let outcome = first.take().unwrap_or_else(|| self.attempt(io, index, &mut pieces));
                 if !io.advance(index, outcome) {
                     break;
                 }
             }
+        }
+    }
+
+    /// Makes the next system call of a part of an I/O. `pieces` is room for its buffers.
+    fn attempt(&self, io: &Io, index: usize, pieces: &mut Vec<IoBuffer>) -> Result<usize, i32> {
+        let file = self.descriptor(io.parts[index].channel);
+        let (skip, len) = io.span(index);
+        io.buffers.pieces(skip, len, pieces);
+        let Part { next, method, .. } = io.parts[index];
+        let done = |result: Result<(), Errno>| result.map(|()| 0).map_err(Errno::raw_os_error);
+        match (io.op, method.flags()) {
+            (Op::Sync, _) => sys::sync(file).map(|()| 0),
+            (Op::Read, _) => sys::read_at(file, pieces, next),
+            (_, Some(flags)) => done(fallocate(file, flags, next, len)),
+            (_, None) => sys::write_at(file, pieces, next),
         }
     }
 

@@ -29,7 +29,9 @@
 use std::time::Duration;
 
 use crate::io::sink::drive_all;
-use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, sleep_on};
+use crate::sync::{
+    AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, sleep_on, thread_local,
+};
 
 /// The number of counters that rings spread over, so that the I/O of many threads does not share a
 /// cache line.
@@ -64,6 +66,19 @@ pub(crate) struct Closed<'a> {
 impl Gate {
     pub(crate) fn shard_of(ring_id: u64) -> u8 {
         (ring_id % SHARDS as u64) as u8
+    }
+
+    /// Returns the shard of the calling thread's I/O that passes through no ring.
+    pub(crate) fn shard_of_thread() -> u8 {
+        thread_local! {
+            static SHARD: u8 = {
+                static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+                // Relaxed: only an even spread over the shards matters.
+                Gate::shard_of(NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+            };
+        }
+        // A thread that is ending counts in any shard.
+        SHARD.try_with(|shard| *shard).unwrap_or(0)
     }
 
     /// L1: enters the gate. Blocks while a change is under way.

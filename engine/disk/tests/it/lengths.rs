@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use octavo_disk::{AlignedBytes, Op, OpenOptions, Store};
+use octavo_disk::{AlignedBytes, Op, OpenOptions, Ring, Store};
 
 use crate::fixture::*;
 
@@ -27,6 +27,49 @@ fn reads_give_exact_bytes_up_to_the_end_and_zeros_past_it() {
             assert_eq!(read(&ring, &store, unit as u64, 4096), padded(&content[unit..], 4096));
         }
     }
+}
+
+/// Reads a unit of 4096 bytes on this thread, without a ring.
+fn read_alone(store: &Store, offset: u64) -> Vec<u8> {
+    let unit = AlignedBytes::new(4096);
+    // SAFETY: `unit` outlives the call.
+    unsafe { Ring::read_alone(store, offset, unit.io_buffer()) }.unwrap();
+    unit.to_vec()
+}
+
+#[test]
+fn a_read_without_a_ring_gives_what_a_ring_gives() {
+    for (directory, ring) in rigs_everywhere(8) {
+        for len in LENGTHS {
+            let content = pattern(len as u64, len);
+            let path = file(directory.path(), &content);
+            let store = open(&path);
+            let whole = len.next_multiple_of(4096) + 8192;
+            let units = || (0..whole as u64).step_by(4096);
+            let expected = padded(&content, whole);
+            assert!(units().flat_map(|at| read_alone(&store, at)).eq(expected), "{len} bytes, {ring:?}");
+            // Another program shortens the file, so calls return less than they should.
+            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len as u64 / 2).unwrap();
+            for at in units() {
+                assert!(read_alone(&store, at) == read(&ring, &store, at, 4096), "{at} of {len}, {ring:?}");
+            }
+        }
+    }
+    let memory = Store::memory("m", 5000);
+    assert_eq!(read_alone(&memory, 4096), vec![0; 4096]);
+}
+
+#[test]
+fn a_read_without_a_ring_that_fails_says_what_a_ring_says() {
+    let (directory, ring) = rigs(8).remove(0);
+    let store = open(&file(directory.path(), &[1; 8192]));
+    let unit = AlignedBytes::new(4096);
+    let offset = i64::MAX as u64 - 4095;
+    // SAFETY: `unit` outlives both calls.
+    let alone = unsafe { Ring::read_alone(&store, offset, unit.io_buffer()) }.unwrap_err();
+    // SAFETY: as above.
+    let by_ring = unsafe { ring.run(&store, Op::Read, offset, &[unit.io_buffer()]) }.unwrap_err();
+    assert_eq!(alone.to_string(), by_ring.to_string());
 }
 
 #[test]
