@@ -1,5 +1,6 @@
 //! What a hit does not do: it allocates nothing and makes no system call, be it a read or, in
-//! write-back mode, a write. A program of its own, because its allocator counts.
+//! write-back mode, a write. A blocking read of a page that misses allocates nothing either. A
+//! program of its own, because its allocator counts.
 
 #![cfg(not(shuttle))]
 
@@ -9,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use octavo::disk::Store;
+use octavo::disk::{OpenOptions, Store};
 use octavo::{Cache, CacheConfig, CacheMode, Object, PartitionConfig};
 
 thread_local! {
@@ -69,6 +70,35 @@ fn reads_and_writes_that_hit_allocate_nothing() {
     assert_eq!(ALLOCATIONS.get(), before);
     object.write_at(40 << 20, &[1]).unwrap();
     assert!(ALLOCATIONS.get() > before, "a write that misses makes a task, which is counted");
+}
+
+#[test]
+fn blocking_reads_of_a_page_that_miss_allocate_nothing() {
+    const FILE_PAGES: u64 = 1 << 16;
+    let path = std::env::temp_dir().join(format!("octavo-misses-{}", std::process::id()));
+    let len_bytes = FILE_PAGES * PAGE as u64;
+    let options = OpenOptions { create_len_bytes: Some(len_bytes), direct: false, ..OpenOptions::default() };
+    let store = Store::open(&path, &options).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let config = CacheConfig { memory_max_bytes: 20 << 20, background: false, ..CacheConfig::default() };
+    let cache = Cache::new(config).unwrap();
+    let partition = cache.partition(PartitionConfig::new("p")).unwrap();
+    let object = partition.open(store, "o").unwrap();
+    let mut bytes = [0; PAGE];
+    // Pages far from the last misses, so that no stream is detected.
+    let mut pages = (0..).map(|number: u64| number * 40_503 % FILE_PAGES);
+    let mut read = |count: usize| {
+        for (number, page) in pages.by_ref().take(count).enumerate() {
+            let len = if number % 2 == 0 { PAGE } else { 128 };
+            object.read_at(page * PAGE as u64, &mut bytes[..len]).unwrap();
+        }
+    };
+    // Fill the cache, and create what is created when it is needed first.
+    read(20_000);
+    let (misses, before) = (partition.stat().misses, ALLOCATIONS.get());
+    read(1000);
+    assert_eq!(ALLOCATIONS.get(), before);
+    assert_eq!(partition.stat().misses, misses + 1000);
 }
 
 /// In strict mode, the kernel kills a thread that makes any system call but `read`, `write` and

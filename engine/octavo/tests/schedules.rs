@@ -12,7 +12,7 @@ mod pages;
 
 use crate::fixture::{PAGE, read_request, request, write_request};
 use crate::pages::Shared;
-use octavo::disk::{SimDisk, SimOptions};
+use octavo::disk::{SimDisk, SimOptions, Store};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Request, WAYS,
@@ -57,7 +57,8 @@ fn fails_without(step: Step, race: fn()) {
 
 /// A full cache of one set, which may grow to two, and the object that all threads share.
 struct Scene {
-    disk: SimDisk,
+    /// `None` for a store in memory, which the calling thread reads itself (`flight/alone.rs`).
+    disk: Option<SimDisk>,
     cache: Cache,
     partition: Partition,
     shared: Shared,
@@ -85,9 +86,26 @@ impl Scene {
         Scene::with(config(2, 256 << 10), 1, cache_mode, WAYS as u64)
     }
 
+    fn in_memory(cache_mode: CacheMode) -> Arc<Scene> {
+        let store = Store::memory("disk", PAGES * PAGE);
+        Scene::over(store, None, config(2, 256 << 10), 1, cache_mode, WAYS as u64)
+    }
+
     /// A scene of `segments` segments that has the first pages of the object.
     fn with(config: CacheConfig, segments: u64, cache_mode: CacheMode, pages: u64) -> Arc<Scene> {
         let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
+        let store = disk.store("disk", PAGES * PAGE);
+        Scene::over(store, Some(disk), config, segments, cache_mode, pages)
+    }
+
+    fn over(
+        store: Store,
+        disk: Option<SimDisk>,
+        config: CacheConfig,
+        segments: u64,
+        cache_mode: CacheMode,
+        pages: u64,
+    ) -> Arc<Scene> {
         let cache = Cache::new(config).unwrap();
         let config = PartitionConfig {
             cache_mode,
@@ -96,7 +114,7 @@ impl Scene {
             ..PartitionConfig::new("p")
         };
         let partition = cache.partition(config).unwrap();
-        let object = partition.open(disk.store("disk", PAGES * PAGE), "object").unwrap();
+        let object = partition.open(store, "object").unwrap();
         object.advise(0, pages * PAGE, Advice::WillNeed).unwrap();
         Arc::new(Scene { disk, cache, partition, shared: Shared::new(object, 1, PAGES, false) })
     }
@@ -123,7 +141,12 @@ impl Scene {
         (0..PAGES).for_each(|number| self.shared.read(number));
         self.shared.object.sync().unwrap();
         assert_eq!(self.partition.stat().dirty_bytes, 0);
-        let image = self.disk.image("disk");
+        let Some(disk) = &self.disk else {
+            // What is read from now on comes from the store.
+            self.shared.object.advise(0, PAGES * PAGE, Advice::DontNeed).unwrap();
+            return (0..PAGES).for_each(|number| self.shared.read(number));
+        };
+        let image = disk.image("disk");
         for (number, page) in image.chunks(PAGE as usize).enumerate() {
             self.shared.check(number as u64, self.shared.floor(number as u64), page);
             let mut read = vec![0xEE; PAGE as usize];
@@ -157,6 +180,51 @@ fn fills_evictions_writes_and_a_sync(mode: CacheMode) {
             scene.shared.read(NEW + 2);
             scene.cache.clean().unwrap();
         },
+    ]);
+}
+
+/// Reads that miss one page, without a lane, beside the same read on another thread, a write, a
+/// pin, an eviction and a resize.
+fn reads_alone(mode: CacheMode) {
+    Scene::in_memory(mode).race([
+        |scene| {
+            scene.shared.read(NEW);
+            scene.shared.read(NEW + 1);
+            scene.shared.read(OLD);
+        },
+        |scene| {
+            scene.shared.write(NEW);
+            scene.shared.read(NEW + 1);
+            scene.shared.pin(NEW + 2);
+        },
+        |scene| {
+            scene.shared.read(NEW);
+            scene.shared.object.advise(NEW * PAGE, 2 * PAGE, Advice::DontNeed).unwrap();
+            scene.shared.read(NEW + 2);
+        },
+        |scene| {
+            scene.partition.resize(bytes_of(2)).unwrap();
+            scene.shared.read(NEW + 1);
+            scene.partition.resize(bytes_of(1)).unwrap();
+        },
+    ]);
+}
+
+/// The same reads while their range is discarded.
+fn reads_alone_of_a_range_that_is_cleared(mode: CacheMode) {
+    let mut scene = Scene::in_memory(mode);
+    Arc::get_mut(&mut scene).expect("no thread has it yet").shared.discards = true;
+    scene.race([
+        |scene| {
+            scene.shared.read(NEW);
+            scene.shared.read(NEW + 1);
+        },
+        |scene| {
+            scene.shared.write(NEW);
+            scene.shared.read(NEW);
+        },
+        |scene| scene.shared.object.discard(NEW * PAGE, 2 * PAGE).unwrap(),
+        |scene| scene.shared.read(NEW + 1),
     ]);
 }
 
@@ -396,6 +464,19 @@ fn three_nodes_that_send_to_each_other_agree_in_every_schedule() {
 fn fills_evictions_writes_and_syncs_agree_in_every_schedule() {
     holds_in_both_modes(fills_evictions_writes_and_a_sync);
     holds(1500, hits_while_their_page_leaves);
+}
+
+#[test]
+fn reads_that_miss_without_a_lane_agree_in_every_schedule() {
+    holds(400, || reads_alone(CacheMode::Writeback));
+    holds(400, || reads_alone(CacheMode::Writethrough));
+    holds(400, || reads_alone_of_a_range_that_is_cleared(CacheMode::Writeback));
+    holds(400, || reads_alone_of_a_range_that_is_cleared(CacheMode::Writethrough));
+}
+
+#[test]
+fn a_task_that_a_read_without_a_lane_does_not_wake_is_noticed_p12() {
+    fails_without(Step::WaitWithoutSwap, || reads_alone(CacheMode::Writeback));
 }
 
 #[test]

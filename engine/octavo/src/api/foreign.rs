@@ -260,20 +260,28 @@ impl Object {
     #[inline(never)]
     unsafe fn read_any(&self, offset: ByteOffset, memory: *mut u8, len: usize) -> Result<(), Error> {
         self.inner.check(offset, len as u64)?;
+        if !self.inner.in_one_page(offset, len) {
+            return self.read_slowly(offset, Lent::one_piece(memory), len);
+        }
         // SAFETY: the caller's promise, and the range lies in one page.
-        if self.inner.in_one_page(offset, len) && unsafe { self.inner.read_hit(offset, memory, len) } {
+        if unsafe { self.inner.read_hit(offset, memory, len) } {
             return Ok(());
         }
-        self.read_slowly(offset, Lent::one_piece(memory), len)
+        self.begin_slow_read(offset, len);
+        // SAFETY: as above.
+        unsafe { self.read_alone(offset, memory, len) }
     }
 
     #[cold]
     fn read_slowly(&self, offset: ByteOffset, memory: Lent, len: usize) -> Result<(), Error> {
-        let partition = &*self.inner.partition;
-        // Prefetches the set's cache lines while the task is being created.
-        partition.table.prefetch_miss(self.inner.tag_at(offset));
-        self.inner.count_read(1, len as u64);
+        self.begin_slow_read(offset, len);
         self.run_lent(Job::Read, offset, memory, len)
+    }
+
+    /// Prefetches the cache lines of the first page's set, and counts the request meanwhile.
+    fn begin_slow_read(&self, offset: ByteOffset, len: usize) {
+        self.inner.partition.table.prefetch_miss(self.inner.tag_at(offset));
+        self.inner.count_read(1, len as u64);
     }
 
     /// Writes what `write_resident` has not written.

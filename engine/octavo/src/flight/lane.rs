@@ -5,7 +5,8 @@
 //! finish the transfers, including their follow-up I/O. If a thread waits for a page that another
 //! lane brings in, and that lane's owner is elsewhere, the waiting thread takes that lane's
 //! completions, too. So no thread depends on an owner that does not come back. (A blocking read of
-//! one run passes through no ring: its thread is in the system call, and wakes the waiters itself.)
+//! one run passes through no ring, and one inside a page through no lane, see `alone.rs`. Its
+//! thread is in the system call, and wakes the waiters itself.)
 //!
 //! This file has the data of a lane. Not here: how tasks continue (`dispatch.rs`), how their I/O is
 //! submitted and completed (`transfers.rs`), how the owner waits (`parking.rs`), how calls borrow

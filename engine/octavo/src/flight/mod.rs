@@ -14,8 +14,9 @@
 //! | how owners wait, in the lane or elsewhere | `parking`, `descriptor` |
 //! | the verbs | `read`, `read_ahead`, `write`, `writeback`, `discard` |
 //! | requests for other nodes | `messages`, `workers` |
-//! | blocking calls | `blocking` |
+//! | blocking calls | `blocking`, `alone` |
 
+mod alone;
 mod blocking;
 mod crew;
 mod descriptor;

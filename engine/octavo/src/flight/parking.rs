@@ -12,13 +12,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use octavo_disk::Ring;
+use octavo_table::SlotIndex;
 
-use super::lane::{Lane, Work};
+use super::lane::{Gathered, Lane, Work};
 use super::messages::Parcel;
-use super::task::{Ended, Job, NONE, Task};
+use super::read_ahead;
+use super::task::{Ended, Job, NONE, Role, Task};
 use crate::error::Error;
 use crate::request::Interest;
 use crate::state::partition::ObjectInner;
+use crate::state::streams::Ahead;
 use crate::sync::{Arc, Ordering, fence, lock, yield_now};
 use crate::wait::{RESUME, Ready, TaskId, Waiter};
 
@@ -288,6 +291,23 @@ impl Lane {
     pub fn run(self: &Arc<Self>, task: Task) -> Result<(), Error> {
         let mut work = self.work();
         self.start(&mut work, task);
+        match self.flush_and_wait(work) {
+            Some(ended) => ended.result(),
+            None => self.finish_one().result(),
+        }
+    }
+
+    /// Runs a read of one page to its end, for which a slot was claimed. Also reads `ahead`, unless
+    /// this is a spare lane (B4).
+    pub fn run_claimed(self: &Arc<Self>, mut task: Task, slot: SlotIndex, ahead: Ahead) -> Result<(), Error> {
+        let (page, object) = (task.next, task.object.clone());
+        (task.next, task.outstanding) = (task.end, 1);
+        let mut work = self.work();
+        let id = work.tasks.insert(task);
+        work.gathered.push(Gathered { page, slot, task: id, role: Role::Deliver });
+        if !self.is_spare() {
+            read_ahead::start(self, &mut work, &object, ahead);
+        }
         match self.flush_and_wait(work) {
             Some(ended) => ended.result(),
             None => self.finish_one().result(),

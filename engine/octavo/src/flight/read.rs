@@ -1,5 +1,6 @@
 //! The miss: one fill brings a page in for all tasks that want it. If the page's set is full, the
-//! read goes past the cache. Not here: hits (`pages/hit.rs`).
+//! read goes past the cache. Not here: hits (`pages/hit.rs`), and blocking reads that need no task
+//! (`alone.rs`).
 
 use octavo_disk::IoError;
 use octavo_table::SetGuard;

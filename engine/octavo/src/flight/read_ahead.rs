@@ -10,7 +10,8 @@ use super::owner::Owner;
 use super::task::{Job, NONE, Role, Task};
 use crate::pages::steps::{Claimed, Claiming};
 use crate::position::{ByteOffset, PageIndex};
-use crate::state::partition::PartitionInner;
+use crate::state::partition::{ObjectInner, PartitionInner};
+use crate::state::streams::Ahead;
 use crate::sync::{Arc, Ordering};
 use crate::wait::TaskId;
 
@@ -27,21 +28,30 @@ impl PartitionInner {
     }
 }
 
+/// Returns the pages that the stream of a read of `pages`, which missed, will probably want next.
+pub(crate) fn wanted_next(object: &ObjectInner, pages: Range<PageIndex>) -> Option<Ahead> {
+    let partition = &*object.partition;
+    partition.reads_ahead().then(|| object.streams.missed(pages, || partition.window_pages()))?
+}
+
 /// Claims the pages that the stream of a read that missed will probably want next. The caller
 /// flushes.
 pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
-    let task = &work.tasks[id];
-    let object = &task.object;
     // A call drops its spare lane when it returns, and would have to wait for these reads (B4).
-    if !object.partition.reads_ahead() || lane.is_spare() {
+    if lane.is_spare() {
         return;
     }
-    let Some(ahead) = object.streams.missed(task.page_range(), || object.partition.window_pages()) else {
-        return;
-    };
-    let object = object.clone();
+    let task = &work.tasks[id];
+    if let Some(ahead) = wanted_next(&task.object, task.page_range()) {
+        let object = task.object.clone();
+        start(lane, work, &object, ahead);
+    }
+}
+
+/// Claims the pages that are read ahead. The caller flushes.
+pub(crate) fn start(lane: &Arc<Lane>, work: &mut Work, object: &Arc<ObjectInner>, ahead: Ahead) {
     let Range { end, .. } = object.partition.page_size.page_range(ByteOffset(0), object.len_bytes());
-    let mut task = Task::of_pages(Job::Ahead, &object, NONE);
+    let mut task = Task::of_pages(Job::Ahead, object, NONE);
     if ahead.stride == 1 {
         (task.next, task.end) = (ahead.first, end.min(ahead.first + u64::from(ahead.count)));
     } else {

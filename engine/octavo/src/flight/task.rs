@@ -109,6 +109,13 @@ impl Task {
         Task::new(Job::Read, object.clone(), read.start(), memory, read.buffer.len())
     }
 
+    /// Makes a task whose only page was tried before, and its access counted.
+    pub fn tried_once(mut self) -> Task {
+        self.again.push(self.next);
+        self.next = self.end;
+        self
+    }
+
     /// Creates a task for whole pages, without memory of the caller.
     pub fn of_pages(job: Job, object: &Arc<ObjectInner>, pages: Range<PageIndex>) -> Task {
         let mut task = Task::new(job, object.clone(), ByteOffset(0), Lent::NONE, 0);

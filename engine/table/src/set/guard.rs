@@ -76,6 +76,13 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         at_home.or_else(|| self.away.as_ref()?.sets.iter().find_map(|set| self.table.find_in(*set, tag)))
     }
 
+    /// Returns whether a way of the set that a claim would use is free or can be evicted. A hint: a
+    /// thread that needs no lock may pin the page of that way before the claim.
+    pub fn has_room(&self) -> bool {
+        let set = self.next.unwrap_or(self.home);
+        (0..W).any(|way| self.table.slot_in(set, way).load().evictable())
+    }
+
     /// Takes a slot for a page that [`Self::find`] did not find (P1), and reports a miss: a free
     /// slot, or the slot of the policy's victim. Tries each way at most once.
     pub fn claim(&mut self, tag: Tag) -> Claim {

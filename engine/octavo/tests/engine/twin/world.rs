@@ -8,7 +8,7 @@ use octavo::disk::{SimFaults, SimOptions, Store};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, OwnedPin, Partition,
-    PartitionConfig, Pin, PolicyName, Queue, Request, WAYS,
+    PartitionConfig, Pin, PolicyName, Queue, Read, Request, WAYS,
 };
 use octavo_random::Random;
 use std::collections::HashMap;
@@ -147,8 +147,8 @@ impl World {
             world.objects.push(object);
             world.twins.push(Twin::new(len, LEN_MAX));
         }
-        // The first blocking call makes this thread's ring.
-        world.objects[0].read_at(0, &mut [0]).unwrap();
+        // The first batch that misses makes this thread's ring; a single read may need none.
+        world.objects[0].read_batch(&mut [Read { offset: 0, buffer: &mut [0] }]).unwrap();
         world.buffers_bytes = world.cache.stat().buffers_used_bytes;
         world
     }
