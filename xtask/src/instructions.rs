@@ -1,5 +1,5 @@
-//! Counts the instructions of a hit with valgrind's callgrind, so that the hit path does not grow
-//! unnoticed.
+//! Counts the instructions of a hit and of a miss with valgrind's callgrind, so that neither path
+//! grows unnoticed.
 //!
 //! Counts do not depend on the load of the machine. They depend on the compiler and on the copy
 //! routine that the processor's features select (valgrind has no AVX-512), so the recorded numbers
@@ -11,14 +11,14 @@ use std::process::Command;
 use crate::cargo::{succeeds, target_of};
 use crate::step::Outcome;
 
-/// The file of recorded numbers: each line has a path and its instructions per hit.
+/// The file of recorded numbers: each line has a path and its instructions per call.
 const RECORDED: &str = "xtask/instructions.txt";
 
 /// The fraction by which a path may exceed its recorded number.
 const SLACK: f64 = 0.05;
 
-/// The numbers of hits of two runs. The result is the difference of the two runs' instructions,
-/// divided by the difference of their hits. Both are multiples of a batch.
+/// The numbers of hits or misses of two runs. The result is the difference of the two runs'
+/// instructions, divided by the difference of these numbers. Both are multiples of a batch.
 const COUNTS: [u64; 2] = [32_000, 96_000];
 
 /// Counts the instructions of each recorded path and compares them.
@@ -58,7 +58,7 @@ pub fn run(root: &Path) -> Outcome {
             (Err(error), _) | (_, Err(error)) => return Outcome::Failed(format!("{path}: {error}")),
         };
         let found = many.saturating_sub(few) as f64 / (COUNTS[1] - COUNTS[0]) as f64;
-        println!("{path}: {found:.1} instructions a hit, {expected:.1} recorded");
+        println!("{path}: {found:.1} instructions a call, {expected:.1} recorded");
         problems.extend(judge(&path, found, expected));
     }
     if problems.is_empty() { Outcome::Passed } else { Outcome::Failed(problems.join("\n")) }
@@ -69,7 +69,7 @@ fn judge(path: &str, found: f64, expected: f64) -> Option<String> {
         println!("{path} takes fewer instructions than recorded: write {found:.1} to {RECORDED}");
     }
     (found > expected * (1.0 + SLACK)).then(|| {
-        format!("{path}: a hit takes {found:.1} instructions, but {expected:.1} are recorded in {RECORDED}; reduce them, or record the new number if the change is worth it")
+        format!("{path}: a call takes {found:.1} instructions, but {expected:.1} are recorded in {RECORDED}; reduce them, or record the new number if the change is worth it")
     })
 }
 
@@ -127,7 +127,7 @@ mod tests {
     fn what_is_recorded_is_understood_and_nonsense_is_named_by_its_line() {
         let text = std::fs::read_to_string(crate::root().join(RECORDED)).unwrap();
         let paths: Vec<String> = parse(&text).unwrap().into_iter().map(|(path, _)| path).collect();
-        assert_eq!(paths, ["single", "batch", "pin", "write"]);
+        assert_eq!(paths, ["single", "batch", "pin", "write", "miss"]);
         assert_eq!(parse("# a\n\nsingle"), Err("3: \"single\" is not a path and a number".into()));
         assert!(parse("single -1").is_err());
     }

@@ -1,11 +1,14 @@
-//! Loops of hits of 128 bytes, whose instructions are counted:
-//! `octavo-instructions single|batch|write|pin|nodes|nodes-batch|recorded|sampled COUNT`.
+//! Loops of hits of 128 bytes, and of misses, whose instructions are counted:
+//! `octavo-instructions single|batch|write|pin|miss|nodes|nodes-batch|recorded|sampled COUNT`.
 //!
 //! - `single` and `batch`: reads by `read_at`, and by `read_batch` in batches of 32.
 //! - `write`: writes by `write_at` in write-back mode, to pages that are dirty already.
 //! - `pin`: pins by `pin`, each dropped at once.
-//! - `nodes` and `nodes-batch`: the same with pages divided among two emulated nodes; the engine
-//!   counts whose pages are read.
+//! - `miss`: reads by `read_at` of random pages of a file of 1 GiB of zeros, sixty times the
+//!   cache. Nearly every one evicts a page and makes one system call, whose instructions in the
+//!   kernel are not counted.
+//! - `nodes` and `nodes-batch`: `single` and `batch` with pages divided among two emulated nodes;
+//!   the engine counts whose pages are read.
 //! - `recorded` and `sampled`: `single` while all pages are recorded, or one in 64.
 //!
 //! With two runs of different counts, the difference in instructions divided by the difference in
@@ -19,7 +22,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use octavo::disk::Store;
+use octavo::disk::{OpenOptions, Store};
 use octavo::numa::{NumaMode, TopologySource, sit};
 use octavo::recording::WHOLE;
 use octavo::{Cache, CacheConfig, CacheMode, Object, Partition, PartitionConfig, Read, Taken};
@@ -27,6 +30,9 @@ use octavo::{Cache, CacheConfig, CacheMode, Object, Partition, PartitionConfig, 
 const BYTES: usize = 128;
 const BATCH: usize = 32;
 const PAGE_BYTES: u64 = 4096;
+
+/// The memory of the cache.
+const MEMORY_BYTES: u64 = 20 << 20;
 
 /// A quarter of the cache, so that every set has room.
 const PAGES: u64 = 1024;
@@ -38,13 +44,16 @@ fn main() -> ExitCode {
         (Some("single"), Some(count)) => object(1).and_then(|object| single(&object, count)),
         (Some("pin"), Some(count)) => object(1).and_then(|object| pin(&object, count)),
         (Some("batch"), Some(count)) => object(1).and_then(|object| batch(&object, count)),
+        (Some("miss"), Some(count)) => miss(count),
         (Some("write"), Some(count)) => object(1).and_then(|object| write(&object, count)),
         (Some("nodes"), Some(count)) => object(2).and_then(|object| single(&object, count)),
         (Some("nodes-batch"), Some(count)) => object(2).and_then(|object| batch(&object, count)),
         (Some("recorded"), Some(count)) => recorded(WHOLE, count),
         (Some("sampled"), Some(count)) => recorded(WHOLE / 64, count),
         _ => {
-            eprintln!("octavo-instructions single|batch|write|pin|nodes|nodes-batch|recorded|sampled COUNT");
+            eprintln!(
+                "octavo-instructions single|batch|write|pin|miss|nodes|nodes-batch|recorded|sampled COUNT"
+            );
             return ExitCode::from(2);
         }
     };
@@ -76,13 +85,13 @@ fn object(nodes: u32) -> Result<Object, octavo::Error> {
     parts(nodes).map(|(_, object)| object)
 }
 
-/// An object whose pages are all resident and marked: further hits change nothing.
-fn parts(nodes: u32) -> Result<(Partition, Object), octavo::Error> {
+/// A partition whose cache has no background threads.
+fn partition(nodes: u32) -> Result<(Cache, Partition), octavo::Error> {
     sit(0);
     let config = CacheConfig {
         topology: TopologySource::Emulated { nodes, cores: 1 },
         numa: NumaMode::Partition,
-        memory_max_bytes: 20 << 20,
+        memory_max_bytes: MEMORY_BYTES,
         buffers_max_bytes: Some(2 << 20),
         background: false,
         seed: Some(1),
@@ -93,7 +102,14 @@ fn parts(nodes: u32) -> Result<(Partition, Object), octavo::Error> {
         dirty_max_bytes: Some(PAGES * PAGE_BYTES * 2),
         ..PartitionConfig::new("counted")
     };
-    let partition = Cache::new(config)?.partition(config_of_partition)?;
+    let cache = Cache::new(config)?;
+    let partition = cache.partition(config_of_partition)?;
+    Ok((cache, partition))
+}
+
+/// An object whose pages are all resident and marked: further hits change nothing.
+fn parts(nodes: u32) -> Result<(Partition, Object), octavo::Error> {
+    let (_, partition) = partition(nodes)?;
     // One page more: a hit in the last page of an object takes the slow path.
     let object = partition.open(Store::memory("pages", (PAGES + 1) * PAGE_BYTES), "pages")?;
     let mut byte = [0; 8];
@@ -101,6 +117,32 @@ fn parts(nodes: u32) -> Result<(Partition, Object), octavo::Error> {
         object.read_at(page * PAGE_BYTES, &mut byte)?;
     }
     Ok((partition, object))
+}
+
+/// Reads of random pages of a file that is much larger than the cache.
+fn miss(count: u64) -> Result<(), octavo::Error> {
+    const FILE_PAGES: u64 = (1 << 30) / PAGE_BYTES;
+    let path = std::env::temp_dir().join(format!("octavo-instructions-{}", std::process::id()));
+    let options = OpenOptions {
+        create_len_bytes: Some(FILE_PAGES * PAGE_BYTES),
+        direct: false,
+        ..OpenOptions::default()
+    };
+    let store = Store::open(&path, &options).map_err(|error| octavo::Error::Config(error.to_string()))?;
+    // The store keeps the file open.
+    let _ = std::fs::remove_file(&path);
+    // Calls borrow the lanes of a living cache.
+    let (_cache, partition) = partition(1)?;
+    let object = partition.open(store, "pages")?;
+    let mut buffer = [0; BYTES];
+    let mut random = 1u64;
+    // The first reads fill the cache.
+    for _ in 0..3 * MEMORY_BYTES / PAGE_BYTES + count {
+        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        object.read_at((random >> 33) % FILE_PAGES * PAGE_BYTES, &mut buffer)?;
+        black_box(&mut buffer);
+    }
+    Ok(())
 }
 
 /// The offset of place `number` of all places in the pages. The stride is odd, so it reaches all.
