@@ -9,7 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 // The standard library's type, not the model checker's: these atomics order nothing.
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use octavo_disk::Process;
 
@@ -22,6 +22,8 @@ pub(crate) enum Count {
     /// Read requests that were a hit of one page. Included in `Hits` and `Reads` when these are
     /// summed.
     SingleHits,
+    /// Beside `SingleHits`, so that a hit writes one line.
+    ReadBytes,
     Hits,
     Misses,
     Fills,
@@ -42,7 +44,6 @@ pub(crate) enum Count {
     Reads,
     Writes,
     Syncs,
-    ReadBytes,
     WrittenBytes,
     /// Pages found on the thread's own node; pages found on another node; and writes among the
     /// latter. Not counted if there is only one node.
@@ -82,18 +83,32 @@ pub(crate) enum Count {
 const COUNTS: usize = Count::Last as usize;
 
 /// One thread's counts for one partition. Only that thread writes them.
-#[repr(align(128))]
-pub(crate) struct Block([AtomicU64; COUNTS]);
+#[repr(C, align(128))]
+pub(crate) struct Block {
+    /// The number of the counters while a hit need only be counted; `NOBODY` while a recorder or
+    /// NUMA accounting must see every hit. Changes under the lock of the list of blocks.
+    at_hand: AtomicUsize,
+    /// The number of the counters.
+    number: usize,
+    counts: [AtomicU64; COUNTS],
+}
+
+/// The block that a thread used last before its first: of no counters.
+static NONE: Block = Block::new(NOBODY, false);
 
 impl Block {
-    fn new() -> Block {
-        Block(std::array::from_fn(|_| AtomicU64::new(0)))
+    const fn new(number: usize, at_hand: bool) -> Block {
+        Block {
+            at_hand: AtomicUsize::new(if at_hand { number } else { NOBODY }),
+            number,
+            counts: [const { AtomicU64::new(0) }; COUNTS],
+        }
     }
 
     /// Adds to a count.
     #[inline(always)]
     pub fn add(&self, count: Count, n: u64) {
-        let cell = &self.0[count as usize];
+        let cell = &self.counts[count as usize];
         // A relaxed load and store instead of an atomic addition: this thread is the only
         // writer, and readers need a sum, not an order.
         #[cfg(not(shuttle))]
@@ -124,9 +139,8 @@ impl Block {
 pub(crate) struct Counters {
     process: Process,
     number: usize,
-    /// The same number while a hit need only be counted; `NOBODY` while a recorder or NUMA
-    /// accounting must see every hit.
-    at_hand: AtomicUsize,
+    /// Whether a hit need only be counted. Changes under the lock of `blocks`.
+    at_hand: AtomicBool,
     blocks: Mutex<Vec<Arc<Block>>>,
 }
 
@@ -136,19 +150,20 @@ struct Blocks(RefCell<Vec<Option<Arc<Block>>>>);
 impl Drop for Blocks {
     /// The thread ends, and another thread may take over its blocks: forget the block used last.
     fn drop(&mut self) {
-        let _ = LAST.try_with(|last| last.set((usize::MAX, std::ptr::null())));
+        let _ = LAST.try_with(|last| last.set(&NONE));
     }
 }
 
 thread_local! {
     static BLOCKS: Blocks = const { Blocks(RefCell::new(Vec::new())) };
-    /// The block that this thread used last, with the number of its counters. A thread that serves
+    /// The block that this thread used last. It lives as long as the thread: `BLOCKS` drops a block
+    /// only when the thread gets another one, which then is the one used last. A thread that serves
     /// only one tenant needs no other.
-    static LAST: Cell<(usize, *const Block)> = const { Cell::new((usize::MAX, std::ptr::null())) };
+    static LAST: Cell<*const Block> = const { Cell::new(&NONE) };
 }
 
-/// A number that no counters have, and that differs from the initial value of `LAST`.
-const NOBODY: usize = usize::MAX - 1;
+/// A number that no counters have.
+const NOBODY: usize = usize::MAX;
 
 /// Numbers are not reused: a thread may still hold a block of counters that no longer exist.
 static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
@@ -160,7 +175,7 @@ impl Counters {
         Counters {
             process: Process::this(),
             number,
-            at_hand: AtomicUsize::new(number),
+            at_hand: AtomicBool::new(true),
             blocks: Mutex::new(Vec::new()),
         }
     }
@@ -169,8 +184,15 @@ impl Counters {
     /// takes the accounted path. Recordings and NUMA accounting therefore cost hits nothing while
     /// they are off.
     pub fn set_at_hand(&self, at_hand: bool) {
+        // A child of `fork` must not take the lock, and nothing is recorded or accounted there.
+        if !self.process.is_this() {
+            return;
+        }
+        let blocks = lock(&self.blocks);
         // Relaxed: a hit that does not see the change yet counts as earlier than the change.
-        self.at_hand.store(if at_hand { self.number } else { NOBODY }, Ordering::Relaxed);
+        self.at_hand.store(at_hand, Ordering::Relaxed);
+        let number = if at_hand { self.number } else { NOBODY };
+        blocks.iter().for_each(|block| block.at_hand.store(number, Ordering::Relaxed));
     }
 
     /// Adds to this thread's count.
@@ -182,7 +204,7 @@ impl Counters {
     /// Adds one to this thread's count, and returns the new value.
     pub fn turn(&self, count: Count) -> u64 {
         self.block().add(count, 1);
-        self.block().0[count as usize].load(Ordering::Relaxed)
+        self.block().counts[count as usize].load(Ordering::Relaxed)
     }
 
     /// Counts a read that was a hit of one page. One count is enough: `sum` includes it in the
@@ -196,24 +218,28 @@ impl Counters {
     /// recorder or NUMA accounting must see every hit.
     #[inline(always)]
     pub fn at_hand(&self) -> Option<&Block> {
-        let (number, block) = LAST.with(Cell::get);
-        // SAFETY: as in `block`. Relaxed: see `set_at_hand`.
-        (number == self.at_hand.load(Ordering::Relaxed)).then(|| unsafe { &*block })
+        // SAFETY: see `LAST`. A block of these counters lives as long as they do, too.
+        let block = unsafe { &*LAST.with(Cell::get) };
+        // Relaxed: see `set_at_hand`.
+        (block.at_hand.load(Ordering::Relaxed) == self.number).then_some(block)
     }
 
     /// Whether a hit need only be counted.
     pub fn hits_need_only_counting(&self) -> bool {
-        self.at_hand.load(Ordering::Relaxed) != NOBODY
+        self.at_hand.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     fn block(&self) -> &Block {
-        let (number, block) = LAST.with(Cell::get);
-        let block = if number == self.number { block } else { self.find_block() };
+        // SAFETY: see `LAST`.
+        let block = unsafe { &*LAST.with(Cell::get) };
+        if block.number == self.number {
+            return block;
+        }
         // SAFETY: `find_block` returned the block for these counters, and counters keep all their
         // blocks as long as they exist. (In a child of `fork` the thread itself keeps the block,
         // until it makes another block, which then is the one used last.)
-        unsafe { &*block }
+        unsafe { &*self.find_block() }
     }
 
     #[cold]
@@ -229,7 +255,7 @@ impl Counters {
             // other thread can take over the block.
             Err(_) => Arc::into_raw(self.take_block()),
         };
-        LAST.with(|last| last.set((self.number, block)));
+        LAST.with(|last| last.set(block));
         block
     }
 
@@ -251,7 +277,7 @@ impl Counters {
         // In a child of `fork` a thread that does not exist may hold the lock. The child's counts
         // are never read, so any block will do.
         if !self.process.is_this() {
-            return Arc::new(Block::new());
+            return Arc::new(self.new_block());
         }
         let mut blocks = lock(&self.blocks);
         if let Some(left) = blocks.iter().find(|block| Arc::strong_count(block) == 1) {
@@ -260,9 +286,14 @@ impl Counters {
             fence(Ordering::Acquire);
             return left.clone();
         }
-        let block = Arc::new(Block::new());
+        let block = Arc::new(self.new_block());
         blocks.push(block.clone());
         block
+    }
+
+    fn new_block(&self) -> Block {
+        // Relaxed: the caller holds the lock, except in a child of `fork`.
+        Block::new(self.number, self.at_hand.load(Ordering::Relaxed))
     }
 
     /// Returns the sum over all threads. It includes everything that happened before the call.
@@ -278,7 +309,7 @@ impl Counters {
         // means.
         lock(&self.blocks)
             .iter()
-            .fold(single, |sum, b| sum.wrapping_add(b.0[count as usize].load(Ordering::Relaxed)))
+            .fold(single, |sum, b| sum.wrapping_add(b.counts[count as usize].load(Ordering::Relaxed)))
     }
 }
 
