@@ -45,7 +45,7 @@ pub use policy::PolicyKind;
 pub use set::guard::{Claim, SetGuard};
 pub use table::Table;
 pub use table::directory::Move;
-pub use table::lookup::Glance;
+pub use table::lookup::{Candidate, Glance};
 pub use table::nodes::CLOCKS;
 pub use word::ghost::{Ghosts, ghosts_of};
 pub use word::probe::ProbeKind;

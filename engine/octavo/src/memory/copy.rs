@@ -78,41 +78,79 @@ pub fn choose() {
 #[inline(always)]
 pub unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: passed on.
-    unsafe { native::copy_out::<false>(frame, dst, len) }
+    unsafe { native::copy_out(Width::Unknown, frame, dst, len) }
 }
 
-/// Whether the widest copies, with AVX-512, were chosen. The processor then has AVX2 and BMI,
-/// too.
-#[inline(always)]
-pub fn is_wide() -> bool {
+/// What a caller knows of the processor's vectors. A caller that knows the width at compile time
+/// saves the test in each of many copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// Nothing. Also the width of a processor without the vectors below.
+    Unknown,
+    /// AVX2, BMI1 and BMI2.
+    Avx2,
+    /// AVX-512, AVX2, BMI1 and BMI2.
+    Avx512,
+}
+
+/// Returns the width of this processor's vectors.
+pub fn width() -> Width {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
-    return x86_64::avx512_is_chosen();
+    return x86_64::chosen_width();
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
-    false
+    Width::Unknown
 }
 
-/// `copy_out` for callers that know whether the copies are wide, which saves the test in each of
-/// many copies.
+/// Whether `copy_out_inline` may be told the width that `width` returned: on x86-64 it then relies
+/// on AVX2.
+pub fn is_inline() -> bool {
+    cfg!(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))) || width() != Width::Unknown
+}
+
+/// `copy_out` for callers that know the width of the processor's vectors, and call `close` after
+/// their last copy.
 ///
 /// # Safety
 ///
-/// As `copy_out`, and `WIDE` only if `is_wide`.
+/// As `copy_out`, and the processor has vectors of this width.
 #[inline(always)]
-pub unsafe fn copy_out_known<const WIDE: bool>(frame: *const u8, dst: *mut u8, len: usize) {
+pub unsafe fn copy_out_known(width: Width, frame: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: passed on.
-    unsafe { native::copy_out::<WIDE>(frame, dst, len) }
+    unsafe { native::copy_out(width, frame, dst, len) }
 }
 
-/// `copy_out` of at most `INLINE_BYTES`, without a call or a loop.
+/// Ends a run of `copy_out_known`. Forgetting it slows down other code.
 ///
 /// # Safety
 ///
-/// As `copy_out`, and `len` is at most `INLINE_BYTES`.
+/// The processor has vectors of this width.
 #[inline(always)]
-pub unsafe fn copy_out_inline(frame: *const u8, dst: *mut u8, len: usize) {
+pub unsafe fn close(width: Width) {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    // SAFETY: passed on.
+    unsafe {
+        x86_64::close(width);
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
+    let _ = width;
+}
+
+/// `copy_out` of at most `INLINE_BYTES`, without a call or a loop, where `is_inline`.
+///
+/// # Safety
+///
+/// As `copy_out_known`, `len` is at most `INLINE_BYTES`, and `width` is what `width` returned, where
+/// `is_inline`.
+#[inline(always)]
+pub unsafe fn copy_out_inline(width: Width, frame: *const u8, dst: *mut u8, len: usize) {
     debug_assert!(len <= INLINE_BYTES);
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    // SAFETY: the caller's promise. Saves a comparison.
+    unsafe {
+        std::hint::assert_unchecked(width != Width::Unknown);
+    }
     // SAFETY: passed on.
-    unsafe { native::copy_inline::<false>(frame, dst, len) }
+    unsafe { native::copy_inline::<false>(width, frame, dst, len) }
 }
 
 /// Copies `len` bytes into a frame that other threads may be reading.
@@ -127,7 +165,7 @@ pub unsafe fn copy_out_inline(frame: *const u8, dst: *mut u8, len: usize) {
 #[inline(always)]
 pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
     // SAFETY: passed on.
-    unsafe { native::copy_in::<false>(src, frame, len) }
+    unsafe { native::copy_in(Width::Unknown, src, frame, len) }
 }
 
 /// Copies `len` bytes from a frame that other threads may be overwriting into one that other
@@ -138,7 +176,7 @@ pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
 /// As for `copy_out`'s source and for `copy_in`'s destination.
 pub unsafe fn copy_between(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: passed on.
-    unsafe { native::copy_between::<false>(from, to, len) }
+    unsafe { native::copy_between(Width::Unknown, from, to, len) }
 }
 
 /// Writes `len` zeros into a frame that other threads may be reading, as after the end of a
@@ -195,11 +233,23 @@ pub fn prefetch_ends(frame: *const u8, len: usize) {
 /// The twin: the same copies in plain Rust, which are never wide.
 #[cfg(any(test, miri, loom, shuttle, not(target_arch = "x86_64")))]
 mod by_bytes {
+    use super::Width;
     // Not a model checker's types: frames are memory, not variables of a model.
     use std::sync::atomic::{AtomicU8, Ordering};
 
+    /// # Safety
+    ///
+    /// As for `super::copy_out`.
     #[cfg(any(miri, loom, shuttle, not(target_arch = "x86_64")))]
-    pub(super) use self::copy_out as copy_inline;
+    pub(super) unsafe fn copy_inline<const OPEN: bool>(
+        width: Width,
+        frame: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) {
+        // SAFETY: passed on.
+        unsafe { copy_out(width, frame, dst, len) };
+    }
 
     /// Lets other threads of the model checker run before a copy and in its middle: to the
     /// checker a copy would be one step.
@@ -214,7 +264,7 @@ mod by_bytes {
     /// # Safety
     ///
     /// As for `super::copy_out`.
-    pub(super) unsafe fn copy_out<const WIDE: bool>(frame: *const u8, dst: *mut u8, len: usize) {
+    pub(super) unsafe fn copy_out(_width: Width, frame: *const u8, dst: *mut u8, len: usize) {
         for offset in 0..len {
             give_others_a_turn(offset, len);
             // SAFETY: a valid byte by contract, which is accessed atomically only; bytes are
@@ -230,7 +280,7 @@ mod by_bytes {
     /// # Safety
     ///
     /// As for `super::copy_in`.
-    pub(super) unsafe fn copy_in<const WIDE: bool>(src: *const u8, frame: *mut u8, len: usize) {
+    pub(super) unsafe fn copy_in(_width: Width, src: *const u8, frame: *mut u8, len: usize) {
         for offset in 0..len {
             give_others_a_turn(offset, len);
             // SAFETY: a valid byte by contract. Volatile, because it may be foreign.
@@ -245,7 +295,7 @@ mod by_bytes {
     /// # Safety
     ///
     /// As for `super::copy_between`.
-    pub(super) unsafe fn copy_between<const WIDE: bool>(from: *const u8, to: *mut u8, len: usize) {
+    pub(super) unsafe fn copy_between(_width: Width, from: *const u8, to: *mut u8, len: usize) {
         for offset in 0..len {
             give_others_a_turn(offset, len);
             // SAFETY: a valid byte by contract, which is accessed atomically only.
@@ -297,31 +347,39 @@ mod tests {
         let all = || 0..=LEN_MAX;
         // SAFETY: `check` passes valid, separate ranges that are its own; so for all below.
         check("copy_out by bytes", all(), &|src, dst, len| unsafe {
-            by_bytes::copy_out::<false>(src, dst, len)
+            by_bytes::copy_out(Width::Unknown, src, dst, len)
         });
         // SAFETY: as above.
         check("copy_in by bytes", all(), &|src, dst, len| unsafe {
-            by_bytes::copy_in::<false>(src, dst, len)
+            by_bytes::copy_in(Width::Unknown, src, dst, len)
         });
         // SAFETY: as above.
         check("between, by bytes", all(), &|src, dst, len| unsafe {
-            by_bytes::copy_between::<false>(src, dst, len)
+            by_bytes::copy_between(Width::Unknown, src, dst, len)
         });
         // SAFETY: as above.
         check("copy_between", all(), &|src, dst, len| unsafe { copy_between(src, dst, len) });
         // SAFETY: as above.
         check("copy_out", all(), &|src, dst, len| unsafe { copy_out(src, dst, len) });
-        // SAFETY: as above; the lengths are as the function wants them.
-        check("copy_out_inline", 0..=INLINE_BYTES, &|src, dst, len| unsafe {
-            copy_out_inline(src, dst, len)
-        });
+        if is_inline() {
+            // SAFETY: as above; the lengths and the width are as the function wants them.
+            check("copy_out_inline", 0..=INLINE_BYTES, &|src, dst, len| unsafe {
+                copy_out_inline(width(), src, dst, len)
+            });
+        }
         // SAFETY: as above.
         check("copy_in", all(), &|src, dst, len| unsafe { copy_in(src, dst, len) });
         #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
         {
-            use x86_64::{CopyKind, copy_64_to_128, copy_64_to_128_avx512, copy_long};
+            use x86_64::{CopyKind, copy_64_to_128, copy_64_to_128_avx2, copy_64_to_128_avx512, copy_long};
             // SAFETY: as above; the lengths are as the function wants them.
             check("a block", 64..=128, &|src, dst, len| unsafe { copy_64_to_128(src, dst, len) });
+            if CopyKind::Avx2.is_supported() {
+                // SAFETY: as above, and the processor has AVX.
+                check("a block by AVX2", 64..=128, &|src, dst, len| unsafe {
+                    copy_64_to_128_avx2(src, dst, len);
+                });
+            }
             if CopyKind::Avx512.is_supported() {
                 // SAFETY: as above, and the processor has AVX-512.
                 check("a block by AVX-512", 64..=128, &|src, dst, len| unsafe {

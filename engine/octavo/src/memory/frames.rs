@@ -144,14 +144,14 @@ impl Drop for Mapping {
 /// The frames of one table: frame *n* belongs to slot *n*.
 pub(crate) struct Frames {
     mapping: Mapping,
-    page_shift: u32,
+    page_bytes: usize,
     segment_bytes: usize,
 }
 
 impl Frames {
     pub fn reserve(page_bytes: u32, segment_bytes: usize, segments_max: u32) -> std::io::Result<Frames> {
         let mapping = Mapping::reserve(segment_bytes * segments_max as usize)?;
-        Ok(Frames { mapping, page_shift: page_bytes.trailing_zeros(), segment_bytes })
+        Ok(Frames { mapping, page_bytes: page_bytes as usize, segment_bytes })
     }
 
     /// Bytes of a segment's frames.
@@ -186,9 +186,8 @@ impl Frames {
         }
         // The kernel takes and gives whole pages of its own, which may be larger than a frame.
         let (unit, mut kept_bytes, mut free) = (kernel_page_bytes(), self.segment_bytes, start);
-        let frames = kept.iter().map(|slot| (slot.0 as usize) << self.page_shift);
-        let kept_ranges =
-            frames.map(|at| at / unit * unit..(at + (1 << self.page_shift)).next_multiple_of(unit));
+        let frames = kept.iter().map(|slot| slot.0 as usize * self.page_bytes);
+        let kept_ranges = frames.map(|at| at / unit * unit..(at + self.page_bytes).next_multiple_of(unit));
         let end = start + self.segment_bytes;
         for range in kept_ranges.chain(std::iter::once(end..end)) {
             if free < range.start {
@@ -203,6 +202,6 @@ impl Frames {
     /// The frame of a slot.
     #[inline(always)]
     pub fn at(&self, slot: SlotIndex) -> *mut u8 {
-        self.mapping.at((slot.0 as usize) << self.page_shift)
+        self.mapping.at(slot.0 as usize * self.page_bytes)
     }
 }

@@ -14,8 +14,8 @@
 //!
 //! A hit takes three steps:
 //!
-//! 1. *Find* (`Table::candidate`): compare the fingerprints of the page's set, all at once. The
-//!    first match is the *candidate* slot.
+//! 1. *Find* (`Table::glance_known`, in batches `Table::candidate_known`): compare the fingerprints
+//!    of the page's set, all at once. The first match is the *candidate* slot.
 //! 2. *Copy* the bytes optimistically: a writer may change them during the copy.
 //! 3. *Check* that the bytes did not change, by one word of the whole set (P13). If this check is
 //!    inconclusive, `copy_again` repeats the read and checks the slot's own word (P3).
@@ -25,21 +25,54 @@
 //! `Counters::at_hand` returns `None` and every read takes the accounted path (`access.rs`)
 //! instead. A thread whose last read was in another partition takes the accounted path once, too.
 //!
+//! # What a hit costs
+//!
+//! A hit waits for memory. What decides the rate of hits is how many of them fit into the
+//! processor's reorder window, so each instruction counts. The budget of a hit of 128 bytes, in
+//! instructions (x86-64 with AVX2 and without AVX-512; `cargo xtask instructions` checks the sum):
+//!
+//! | step | single | batch | |
+//! |---|---|---|---|
+//! | range | 9 | 11 | partition, offset in the page, object's end, page's end; batch: length |
+//! | page index | 3 | 2 | a shift by a variable takes 3 without BMI2 |
+//! | tag | 15 | 15 | three keyed rounds |
+//! | directory, set | 11 | 10 | level, entry, set in the segment |
+//! | probe | 11 | 9 | address of the front, five vector instructions, lowest way |
+//! | slot, frame | 5 | 6 | |
+//! | prefetch, store | | 10 | tag, first and last line; then what the copy needs of the lookup |
+//! | load | | 7 | what the lookup stored |
+//! | tag, shown ways | 5 | 4 | P13 |
+//! | copy | 12 | 11 | AVX-512 takes 5 less |
+//! | re-check, mark | 9 | 9 | P13; one test for the shown bit and the mark |
+//! | counters | 8 | | thread's block, hits, bytes; batch: once |
+//! | loop | | 8 | |
+//!
+//! The rest of the recorded number is the loop of the caller, and what a few pages take in addition:
+//! those that the monitor follows, and those whose fingerprint is also another page's.
+//!
+//! A hit touches two lines of the table, the front of the set and the tag, and those of its bytes.
+//! `copy_inline` and `read_inline` use AVX2 without asking: `ObjectInner::inline_end` is 0 on a
+//! processor without it.
+//!
 //! Not here: misses (`flight/read.rs`), pins (`api/pin.rs`).
 
 use std::mem::MaybeUninit;
 
-use octavo_table::{Found, SlotIndex, Tag};
+use octavo_table::{Candidate, Found, SlotIndex, Tag};
 
-use crate::memory::copy;
+use crate::memory::copy::{self, Width};
 use crate::position::ByteOffset;
 use crate::request::ReadOfBatch;
 use crate::state::partition::{ObjectInner, PartitionInner};
+use crate::ways::WAYS;
 
 /// A batch looks up each read this many reads before it copies the read's bytes: enough to keep the
 /// memory system busy.
 pub(crate) const AHEAD: usize = 12;
-const AHEAD_RING: usize = (AHEAD + 1).next_power_of_two();
+
+/// A batch is served in parts of this many reads, so that the places of the reads that were looked
+/// up are bounded. More than most batches have.
+const TOGETHER: usize = 64;
 
 /// Reads of up to this many bytes are prefetched when they are looked up: their first and last
 /// cache lines.
@@ -56,6 +89,19 @@ pub(crate) const OPTIMISTIC_TRIES: usize = 4;
 /// candidate slot is confirmed.
 const LONG_BYTES: usize = 512;
 
+/// The widths as constants.
+const UNKNOWN: u8 = Width::Unknown as u8;
+const AVX2: u8 = Width::Avx2 as u8;
+const AVX512: u8 = Width::Avx512 as u8;
+
+const fn width_of(width: u8) -> Width {
+    match width {
+        AVX512 => Width::Avx512,
+        AVX2 => Width::Avx2,
+        _ => Width::Unknown,
+    }
+}
+
 // ---- One read
 
 impl ObjectInner {
@@ -69,11 +115,12 @@ impl ObjectInner {
     pub unsafe fn read_inline(&self, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
         let partition = &*self.partition;
         let skip = partition.page_size.offset_in_page(offset);
-        let is_inside = offset < self.last_page() && skip + len <= partition.page_bytes();
+        let is_inside = offset < self.inline_end() && skip + len <= partition.page_bytes();
         if len > copy::INLINE_BYTES || !is_inside {
             return false;
         }
-        // SAFETY: the caller's promise, and the range lies in one page.
+        // SAFETY: the caller's promise, and the range lies in one page. The processor has inline hits,
+        // because `inline_end` is not 0.
         unsafe { partition.copy_inline(self.tag_at(offset), skip, to, len) }
     }
 
@@ -94,23 +141,22 @@ impl PartitionInner {
     /// Does what `copy_resident` does, for at most `copy::INLINE_BYTES` bytes, and also counts the
     /// hit. Returns `false`, with nothing counted, if the caller must try `copy_resident`.
     ///
-    /// This function makes no calls, so it neither saves nor spills registers: every extra
-    /// instruction of a hit delays the processor's start on the next hit.
+    /// This function makes no calls, so it neither saves nor spills registers.
     ///
     /// # Safety
-    /// As `copy_resident`, and `len` is at most `copy::INLINE_BYTES`.
+    /// As `copy_resident`, `len` is at most `copy::INLINE_BYTES`, and `copy::is_inline`.
     #[inline(always)]
     pub unsafe fn copy_inline(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        // SAFETY: `copy::is_inline` implies AVX2.
+        let Some((glance, slot)) = (unsafe { self.table.glance_known::<true>(tag) }) else { return false };
+        let frame = self.frames.at(slot).wrapping_add(skip);
+        // SAFETY: as in `copy_found`; the width is the processor's.
+        unsafe { copy::copy_out_inline(self.width, frame, to, len) };
+        // Last, so that no register holds the counters during the copy.
         let Some(counts) = self.counters.at_hand() else { return false };
-        let Some(candidate) = self.table.candidate(tag) else { return false };
-        let Some(glance) = self.table.glance(candidate, tag) else { return false };
-        let frame = self.frames.at(candidate).wrapping_add(skip);
-        // SAFETY: as in `copy_found`.
-        unsafe { copy::copy_out_inline(frame, to, len) };
-        if !glance.is_still_shown() {
+        if !self.table.hit(&glance) {
             return false;
         }
-        self.table.touch_at(&glance, tag);
         counts.add_hit(len as u64);
         true
     }
@@ -123,21 +169,15 @@ impl PartitionInner {
     /// `to` is valid for `len` bytes, and `skip + len` is at most a page.
     #[inline(always)]
     pub unsafe fn copy_resident(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
-        let Some(candidate) = self.table.candidate(tag) else { return false };
+        // SAFETY: it relies on nothing.
+        let Some(candidate) = (unsafe { self.table.candidate_known::<false>(tag) }) else { return false };
+        let from = self.frames.at(candidate.slot).wrapping_add(skip);
         if len >= LONG_BYTES {
             // Fetch the page's bytes in parallel with the slot that confirms them.
-            copy::prefetch_frame(self.frames.at(candidate).wrapping_add(skip), LONG_BYTES);
+            copy::prefetch_frame(from, LONG_BYTES);
         }
         // SAFETY: the caller's promise.
-        if unsafe {
-            self.copy_candidate::<false>(
-                candidate,
-                tag,
-                self.frames.at(candidate).wrapping_add(skip),
-                to,
-                len,
-            )
-        } {
+        if unsafe { self.copy_candidate(Width::Unknown, candidate, tag, from, to, len) } {
             return true;
         }
         // SAFETY: as above.
@@ -148,25 +188,22 @@ impl PartitionInner {
     /// page of the set was changed or removed during the copy.
     ///
     /// # Safety
-    /// The `len` bytes at `from` lie in the slot's frame; `to` is valid for `len` bytes. `WIDE`
-    /// only if `copy::is_wide`.
+    /// The `len` bytes at `from` lie in the slot's frame; `to` is valid for `len` bytes. The processor
+    /// has vectors of this width.
     #[inline(always)]
-    pub unsafe fn copy_candidate<const WIDE: bool>(
+    pub unsafe fn copy_candidate(
         &self,
-        candidate: SlotIndex,
+        width: Width,
+        candidate: Candidate<'_, WAYS>,
         tag: Tag,
         from: *const u8,
         to: *mut u8,
         len: usize,
     ) -> bool {
-        let Some(glance) = self.table.glance(candidate, tag) else { return false };
+        let Some(glance) = self.table.glance_at(candidate, tag) else { return false };
         // SAFETY: as in `copy_found`.
-        unsafe { copy::copy_out_known::<WIDE>(from, to, len) };
-        let good = glance.is_still_shown();
-        if good {
-            self.table.touch_at(&glance, tag);
-        }
-        good
+        unsafe { copy::copy_out_known(width, from, to, len) };
+        self.table.hit(&glance)
     }
 
     /// Repeats `copy_resident` by P3. Needed if the candidate slot belongs to another page, or if a
@@ -223,27 +260,40 @@ impl ObjectInner {
     /// copied, so its tag and bytes arrive in the processor's cache while earlier reads are copied.
     #[inline(always)]
     pub fn read_many<R: ReadOfBatch>(&self, reads: &mut [R], missing: &mut Vec<usize>) -> u64 {
-        #[cfg(target_arch = "x86_64")]
-        if copy::is_wide() {
-            // SAFETY: `is_wide` implies AVX2, BMI1 and BMI2.
-            return unsafe { self.read_many_wide(reads, missing) };
+        match copy::width() {
+            // SAFETY: the width implies AVX2, BMI1 and BMI2.
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx512 => unsafe { self.read_many_avx512(reads, missing) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx2 => unsafe { self.read_many_avx2(reads, missing) },
+            _ => self.read_many_as::<UNKNOWN, R>(reads, missing),
         }
-        self.read_many_as::<false, R>(reads, missing)
     }
 
-    /// `read_many` compiled with the extensions that come with AVX-512: it executes a tenth fewer
-    /// instructions. A batch is long enough to pay for the check; a single read is not.
+    /// `read_many` compiled with the extensions that come with AVX-512. A batch is long enough to pay
+    /// for the choice; a single read is not.
     ///
     /// # Safety
-    /// Only if `copy::is_wide`.
+    /// Only if `copy::width` is `Avx512`.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
-    unsafe fn read_many_wide<R: ReadOfBatch>(&self, reads: &mut [R], missing: &mut Vec<usize>) -> u64 {
-        self.read_many_as::<true, R>(reads, missing)
+    unsafe fn read_many_avx512<R: ReadOfBatch>(&self, reads: &mut [R], missing: &mut Vec<usize>) -> u64 {
+        self.read_many_as::<AVX512, R>(reads, missing)
+    }
+
+    /// `read_many` compiled with the extensions that come with AVX2.
+    ///
+    /// # Safety
+    /// Only if `copy::width` is at least `Avx2`.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    unsafe fn read_many_avx2<R: ReadOfBatch>(&self, reads: &mut [R], missing: &mut Vec<usize>) -> u64 {
+        self.read_many_as::<AVX2, R>(reads, missing)
     }
 
     #[inline(always)]
-    fn read_many_as<const WIDE: bool, R: ReadOfBatch>(
+    fn read_many_as<const WIDTH: u8, R: ReadOfBatch>(
         &self,
         reads: &mut [R],
         missing: &mut Vec<usize>,
@@ -252,105 +302,116 @@ impl ObjectInner {
         // The first and the last read decide. A long read between short ones is then read on its
         // own, without prefetch (`locate::<false>`).
         match is_short(reads.first()) && is_short(reads.last()) {
-            true => self.read_many_ahead::<WIDE, false, R>(reads, missing),
-            false => self.read_many_ahead::<WIDE, true, R>(reads, missing),
+            true => self.read_many_ahead::<WIDTH, false, R>(reads, missing),
+            false => self.read_many_ahead::<WIDTH, true, R>(reads, missing),
         }
     }
 
     #[inline(always)]
-    fn read_many_ahead<const WIDE: bool, const LONG: bool, R: ReadOfBatch>(
+    fn read_many_ahead<const WIDTH: u8, const LONG: bool, R: ReadOfBatch>(
         &self,
         reads: &mut [R],
         missing: &mut Vec<usize>,
     ) -> u64 {
         let partition = &*self.partition;
-        let mut ahead = [const { MaybeUninit::<Located>::uninit() }; AHEAD_RING];
         let mut bytes = 0;
-        for (number, read) in reads.iter().take(AHEAD).enumerate() {
-            ahead[number].write(self.locate::<LONG, R>(partition, read));
-        }
-        let before_last = reads.len().saturating_sub(AHEAD);
-        for number in 0..reads.len() {
-            if number < before_last {
-                // SAFETY: `number < before_last`, so `number + AHEAD` is an index of `reads`.
-                let read = unsafe { reads.get_unchecked(number + AHEAD) };
-                ahead[(number + AHEAD) % AHEAD_RING].write(self.locate::<LONG, R>(partition, read));
+        for (part, reads) in reads.chunks_mut(TOGETHER).enumerate() {
+            let (mut ahead, before) = ([const { MaybeUninit::uninit() }; TOGETHER], missing.len());
+            for (read, place) in reads.iter().zip(&mut ahead).take(AHEAD) {
+                self.locate::<WIDTH, LONG, R>(partition, read, place);
             }
-            bytes += reads[number].len() as u64;
-            // SAFETY: this read was located `AHEAD` turns ago, and the next `AHEAD_LONG` after
-            // it.
-            if !unsafe { self.read_located::<WIDE, LONG, R>(partition, reads, number, &ahead) } {
-                missing.push(number);
+            let before_last = reads.len().saturating_sub(AHEAD);
+            for number in 0..reads.len() {
+                if number < before_last {
+                    // SAFETY: `number < before_last`, so `number + AHEAD` is an index of `reads`.
+                    let read = unsafe { reads.get_unchecked(number + AHEAD) };
+                    self.locate::<WIDTH, LONG, R>(partition, read, &mut ahead[number + AHEAD]);
+                }
+                bytes += reads[number].len() as u64;
+                // SAFETY: this read was located `AHEAD` turns ago, and the next `AHEAD_LONG` after
+                // it. The width is the caller's promise.
+                if !unsafe { self.read_located::<WIDTH, LONG, R>(partition, reads, number, &ahead) } {
+                    missing.push(number);
+                }
             }
+            missing[before..].iter_mut().for_each(|number| *number += part * TOGETHER);
         }
+        // SAFETY: the caller's promise.
+        unsafe { copy::close(width_of(WIDTH)) };
         bytes
     }
 
     /// Copies one located read of a batch. Returns whether it was a hit.
     ///
     /// # Safety
-    /// The read was located, and so were the next `AHEAD_LONG` reads, or all up to the end. `WIDE`
-    /// only if `copy::is_wide`.
+    /// The read was located, and so were the next `AHEAD_LONG` reads, or all up to the end. The
+    /// processor has vectors of this width.
     #[inline(always)]
-    unsafe fn read_located<const WIDE: bool, const LONG: bool, R: ReadOfBatch>(
+    unsafe fn read_located<const WIDTH: u8, const LONG: bool, R: ReadOfBatch>(
         &self,
         partition: &PartitionInner,
         reads: &mut [R],
         number: usize,
-        ahead: &[MaybeUninit<Located>; AHEAD_RING],
+        ahead: &[MaybeUninit<Option<Located<'_>>>; TOGETHER],
     ) -> bool {
         // Long reads are prefetched later than they are located: otherwise the first-level cache
         // would evict their lines before the copy.
         if LONG
             && let Some(read) = reads.get(number + AHEAD_LONG)
             && read.len() > SHORT_BYTES
-        {
             // SAFETY: the caller's promise.
-            let located = unsafe { ahead[(number + AHEAD_LONG) % AHEAD_RING].assume_init_ref() };
-            if !located.from.is_null() {
-                copy::prefetch_frame(located.from, read.len());
-            }
+            && let Some(located) = unsafe { ahead[number + AHEAD_LONG].assume_init_ref() }
+        {
+            copy::prefetch_frame(located.from, read.len());
         }
         let read = &mut reads[number];
         // SAFETY: the caller's promise.
-        let Located { tag, from, slot } = *unsafe { ahead[number % AHEAD_RING].assume_init_ref() };
-        let (to, len) = (read.memory(), read.len());
-        if from.is_null() {
+        let Some(Located { candidate, tag, from }) = *(unsafe { ahead[number].assume_init_ref() }) else {
             return self.read_page_again(read);
-        }
+        };
+        let (to, len) = (read.memory(), read.len());
         if !LONG {
-            // SAFETY: `locate::<false>` leaves `from` null for longer reads. Saves the copy a
-            // comparison.
+            // SAFETY: `locate::<false>` locates no longer reads. Saves the copy a comparison.
             unsafe { std::hint::assert_unchecked(len <= SHORT_BYTES) };
         }
         // SAFETY: `locate` has checked that the range lies in one page, and the buffer is valid
-        // for its length. `WIDE` is the caller's promise.
-        let is_hit = unsafe { partition.copy_candidate::<WIDE>(slot, tag, from, to, len) };
+        // for its length. The width is the caller's promise.
+        let is_hit = unsafe { partition.copy_candidate(width_of(WIDTH), candidate, tag, from, to, len) };
         is_hit || self.read_page_again(read)
     }
 
-    /// Finds the candidate slot of a read in a batch, and prefetches what its copy needs. If `LONG`
-    /// is false, reads of more than `SHORT_BYTES` are left to `read_page_again`.
+    /// Finds the candidate slot of a read in a batch, and prefetches what its copy needs. The result
+    /// goes to `place`: `None` if no fingerprint matched, or if the read lies in the last page,
+    /// crosses a page boundary, or, unless `LONG`, has more than `SHORT_BYTES`.
     #[inline(always)]
-    fn locate<const LONG: bool, R: ReadOfBatch>(&self, partition: &PartitionInner, read: &R) -> Located {
-        // Does not use `tag_at`, which would load the partition's address again for each read.
-        let tag = partition.tag_among(self.begun, partition.page_size.page_of(read.start()));
-        let len = read.len();
-        let skip = partition.page_size.offset_in_page(read.start());
-        // The object's last page, which may be partial, is left to `read_page_again`.
-        let is_inside = read.start() < self.last_page() && skip + len <= partition.page_bytes();
+    fn locate<'p, const WIDTH: u8, const LONG: bool, R: ReadOfBatch>(
+        &self,
+        partition: &'p PartitionInner,
+        read: &R,
+        place: &mut MaybeUninit<Option<Located<'p>>>,
+    ) {
+        let (start, len) = (read.start(), read.len());
+        let skip = partition.page_size.offset_in_page(start);
         let is_short = len <= SHORT_BYTES;
-        match partition.table.candidate(tag) {
-            Some(slot) if is_inside && (LONG || is_short) => {
-                partition.table.prefetch_tag(slot);
-                let from = partition.frames.at(slot).wrapping_add(skip).cast_const();
-                if is_short {
-                    copy::prefetch_ends(from, len);
-                }
-                Located { tag, from, slot }
-            }
-            _ => Located { tag, from: std::ptr::null(), slot: SlotIndex(0) },
+        // The object's last page, which may be partial, is left to `read_page_again`.
+        if start >= self.last_page() || skip + len > partition.page_bytes() || !(LONG || is_short) {
+            return not_located(place);
         }
+        // Does not use `tag_at`, which would load the partition's address again for each read.
+        let tag = partition.tag_among(self.begun, partition.page_size.page_of(start));
+        let candidate = match WIDTH {
+            // SAFETY: it relies on nothing.
+            UNKNOWN => unsafe { partition.table.candidate_known::<false>(tag) },
+            // SAFETY: a known width implies AVX2.
+            _ => unsafe { partition.table.candidate_known::<true>(tag) },
+        };
+        let Some(candidate) = candidate else { return not_located(place) };
+        partition.table.prefetch_tag(candidate.slot);
+        let from = partition.frames.at(candidate.slot).wrapping_add(skip).cast_const();
+        if is_short {
+            copy::prefetch_ends(from, len);
+        }
+        place.write(Some(Located { candidate, tag, from }));
     }
 
     /// Serves one read of a batch by P3, after `locate` or the optimistic copy has failed.
@@ -366,14 +427,21 @@ impl ObjectInner {
     }
 }
 
+/// A call, so that the compiler does not merge the two ways to fill a place, which would take more
+/// instructions of a hit.
+#[cold]
+#[inline(never)]
+fn not_located(place: &mut MaybeUninit<Option<Located<'_>>>) {
+    place.write(None);
+}
+
 /// A read of a batch between its lookup and its copy.
-#[repr(align(32))]
-struct Located {
+#[derive(Clone, Copy)]
+struct Located<'p> {
+    candidate: Candidate<'p, WAYS>,
     tag: Tag,
-    /// The read's bytes, if its page is in `slot`. Null if no fingerprint matched, or if the
-    /// read lies in the last page, crosses a page boundary, or is too long.
+    /// The read's bytes, if its page is in the slot.
     from: *const u8,
-    slot: SlotIndex,
 }
 
 #[cfg(all(test, target_arch = "x86_64", not(any(miri, loom, shuttle))))]
@@ -383,10 +451,11 @@ mod tests {
     use super::*;
     use crate::{Advice, Cache, CacheConfig, PartitionConfig, Read};
 
-    const PAGES: u64 = 64;
+    /// A batch of nearly all of them has several parts.
+    const PAGES: u64 = 3 * TOGETHER as u64;
     const PAGE: u64 = 4096;
 
-    /// On a machine with AVX-512, ordinary batches run only the wide version, so the test calls
+    /// On a machine with AVX-512, ordinary batches run only the widest version, so the test calls
     /// both.
     #[test]
     fn a_batch_reads_the_same_bytes_with_and_without_wide_copies() {
@@ -403,29 +472,33 @@ mod tests {
         for len in [0, 1, 7, 16, 40, 64, 100, 127, 128, 129, 600, 4096] {
             let offset = |page: u64| page * PAGE + (page * 50).min(PAGE - len as u64);
             let pages = || (0..PAGES - 1).map(|number| number * 37 % (PAGES - 1));
-            let read = |wide: bool| {
+            let read = |width: Width| {
                 let mut buffers = vec![vec![0xEE; len]; PAGES as usize - 1];
                 let places = pages().zip(&mut buffers);
                 let mut reads: Vec<Read<'_>> =
                     places.map(|(page, buffer)| Read { offset: offset(page), buffer }).collect();
                 let mut missing = Vec::new();
-                let bytes = match wide {
-                    // SAFETY: the test passes `true` only if `copy::is_wide`.
-                    true => unsafe { object.inner.read_many_wide(&mut reads, &mut missing) },
-                    false => object.inner.read_many_as::<false, _>(&mut reads, &mut missing),
+                let bytes = match width {
+                    // SAFETY: the test passes only widths that the processor has.
+                    Width::Avx512 => unsafe { object.inner.read_many_avx512(&mut reads, &mut missing) },
+                    // SAFETY: as above.
+                    Width::Avx2 => unsafe { object.inner.read_many_avx2(&mut reads, &mut missing) },
+                    Width::Unknown => object.inner.read_many_as::<UNKNOWN, _>(&mut reads, &mut missing),
                 };
                 assert_eq!(bytes, (len as u64) * (PAGES - 1));
                 (missing, buffers)
             };
-            let (missing, buffers) = read(false);
+            let (missing, buffers) = read(Width::Unknown);
             for (number, page) in pages().enumerate() {
                 assert_eq!(missing.contains(&number), !there.contains(&page), "{len} bytes of page {page}");
                 let is_read = |(offset, found): (u64, &u8)| *found == byte(offset);
                 let is_right = (offset(page)..).zip(&buffers[number]).all(is_read);
                 assert!(!there.contains(&page) || is_right, "{len} bytes of page {page}");
             }
-            if copy::is_wide() {
-                assert_eq!((missing, buffers), read(true), "{len} bytes");
+            let (all, best) = ([Width::Avx2, Width::Avx512], copy::width());
+            for width in all.into_iter().filter(|width| *width as u8 <= best as u8) {
+                let again = read(width);
+                assert_eq!((&missing, &buffers), (&again.0, &again.1), "{len} bytes, {width:?}");
             }
         }
     }

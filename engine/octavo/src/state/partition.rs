@@ -20,6 +20,7 @@ use super::streams::{Streams, Windows};
 use super::tape::Recorder;
 use crate::config::{CacheMode, Limits, PartitionConfig};
 use crate::error::Error;
+use crate::memory::copy::{self, Width};
 use crate::memory::{BouncePool, BounceShare, Frames, Mapping};
 use crate::position::{ByteOffset, PageIndex, PageSize};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock, try_lock};
@@ -42,6 +43,8 @@ pub(crate) struct PartitionInner {
     pub frames: Frames,
     pub mixer: Mixer,
     pub page_size: PageSize,
+    /// The width of the processor's vectors, where hits can find it without a symbol of the library.
+    pub width: Width,
     pub mode: CacheMode,
     pub counters: Counters,
     pub recorder: Recorder,
@@ -119,6 +122,8 @@ pub(crate) struct ObjectInner {
     len_bytes: AtomicU64,
     /// The offset at which a partial last page begins; the object's length if there is none.
     last_page: AtomicU64,
+    /// The offset at which inline hits end: `last_page`, or 0 if this processor has no inline hits.
+    inline_end: AtomicU64,
     pub store: Store,
     /// The process whose writes go to the pages only: in write-back mode, with a store that can be
     /// written.
@@ -289,12 +294,13 @@ impl ObjectInner {
         if store.is_simulated() {
             partition.shared.set_simulated();
         }
-        ObjectInner {
+        let object = ObjectInner {
             partition: partition.clone(),
             id,
             begun: partition.begin_tags(id),
-            len_bytes: AtomicU64::new(store.len_bytes()),
-            last_page: AtomicU64::new(last_page_of(partition, store.len_bytes())),
+            len_bytes: AtomicU64::new(0),
+            last_page: AtomicU64::new(0),
+            inline_end: AtomicU64::new(0),
             writes_back: (partition.mode == CacheMode::Writeback && !store.read_only()).then(Process::this),
             store,
             name: name.into(),
@@ -308,7 +314,9 @@ impl ObjectInner {
             written: AtomicU64::new(0),
             writeback_error: Mutex::new(None),
             _lease: lease.clone(),
-        }
+        };
+        object.set_len(object.store.len_bytes());
+        object
     }
 
     #[inline(always)]
@@ -346,8 +354,10 @@ impl ObjectInner {
     }
 
     pub fn set_len(&self, len_bytes: u64) {
+        let last_page = self.partition.page_size.round_down(ByteOffset(len_bytes)).0;
         self.len_bytes.store(len_bytes, Ordering::Relaxed);
-        self.last_page.store(last_page_of(&self.partition, len_bytes), Ordering::Relaxed);
+        self.last_page.store(last_page, Ordering::Relaxed);
+        self.inline_end.store(if copy::is_inline() { last_page } else { 0 }, Ordering::Relaxed);
     }
 
     /// Returns the offset at which a partial last page begins. A range that lies in one page and
@@ -356,6 +366,13 @@ impl ObjectInner {
     pub fn last_page(&self) -> ByteOffset {
         // Relaxed: as `len_bytes`.
         ByteOffset(self.last_page.load(Ordering::Relaxed))
+    }
+
+    /// Does what [`last_page`](Self::last_page) does, for hits that rely on `copy::is_inline`.
+    #[inline(always)]
+    pub fn inline_end(&self) -> ByteOffset {
+        // Relaxed: as `len_bytes`.
+        ByteOffset(self.inline_end.load(Ordering::Relaxed))
     }
 
     /// Checks that `len` bytes at `offset` lie inside the object.
@@ -425,10 +442,4 @@ impl Drop for ObjectInner {
             self.store.release();
         }
     }
-}
-
-/// Returns where a partial last page of an object of `len_bytes` begins; the length if there is
-/// none.
-fn last_page_of(partition: &PartitionInner, len_bytes: u64) -> u64 {
-    partition.page_size.round_down(ByteOffset(len_bytes)).0
 }

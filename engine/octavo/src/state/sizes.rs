@@ -186,6 +186,7 @@ impl PartitionInner {
             mixer: if cache.pages_meet { Mixer::weak() } else { Mixer::new(seed) },
             secret: if cache.pages_meet { Secret::Weak } else { Secret::Seed(seed) },
             page_size: PageSize::new(page_bytes as usize),
+            width: copy::width(),
             mode: config.cache_mode,
             counters: Counters::new(),
             recorder: Recorder::new(),

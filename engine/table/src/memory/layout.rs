@@ -2,37 +2,38 @@
 //! may be mapped anywhere.
 //!
 //! ```text
-//!  header | directory | segment records | fingerprints | fronts | tags | sets
+//!  header | directory | segment records | fronts | tags | sets
 //!
-//!  fingerprints: u8 [W], of every set of segment 0, then of segment 1, and so on
-//!  fronts:       shown u64 | marks u32 | told u32, the same
-//!  tags:         u64 [W], the same
-//!  sets:         head | word u64 [W] | ghost u32 [ghosts], the same
-//!  head:         policy u16 [W] | lock u32, occupied u32 | ahead, spent |
-//!                clock u16, hand, ghost head, ghost count, orphans, away
+//!  fronts: fingerprint u8 [W] | shown u64 | marks u32 | told u32, of every set of segment 0, then
+//!          of segment 1, and so on
+//!  tags:   u64 [W], the same
+//!  sets:   head | word u64 [W] | ghost u32 [ghosts], the same
+//!  head:   policy u16 [W] | lock u32, occupied u32 | ahead, spent |
+//!          clock u16, hand, ghost head, ghost count, orphans, away
 //! ```
 //!
 //! | bytes a set | 8 ways | 16 ways | 32 ways | touched by |
 //! |---|---|---|---|---|
-//! | fingerprints | 8 | 16 | 32 | every lookup |
-//! | front | 16 | 16 | 16 | every hit, every change of a page |
+//! | front | 24 | 32 | 64 | every lookup, every change of a page |
 //! | tags | 64 | 128 | 256 | a hit: one of them |
 //! | words | 64 | 128 | 256 | misses, writes, pins |
 //! | head | 40 | 56 | 88 | misses (and hits, for a policy that counts them) |
 //! | ghosts | 56 | 128 | 256 | misses only |
 //! | to whole lines | 0 | 8 | 40 | |
-//! | all | 248 | 480 | 944 | |
-//! | a page | 31 | 30 | 29.5 | |
+//! | all | 248 | 480 | 960 | |
+//! | a page | 31 | 30 | 30 | |
 //!
 //! The data that a hit reads is separate from the data that only misses and writes use, and each
-//! kind is dense: per page, one byte of fingerprints, one of fronts and eight of tags. That is 2.5
-//! MiB for 1 GiB of pages; the second-level cache holds most of it. A lookup therefore knows at
-//! once which frame to fetch, and the tag and the bytes arrive together instead of one after the
-//! other (a hit of 4 KiB took 1.15 times as long with the fingerprints in the heads). For the
-//! policy a hit sets one bit, in the front that it has already read.
+//! kind is dense: per page, two bytes of fronts and eight of tags, 2.5 MiB for 1 GiB of pages. The
+//! fronts alone, 512 KiB, stay in the second-level cache. A lookup therefore knows at once which
+//! frame to fetch, and the tag and the bytes arrive together instead of one after the other (a hit
+//! of 4 KiB took 1.15 times as long with the fingerprints in the heads). A hit touches two lines of
+//! the table: a front, half a line with 16 ways, and a tag. For the policy a hit sets one bit, in
+//! the front that it has already read.
 //!
 //! The directory adds 4 bytes per entry, and has 64 to 128 entries per segment (half of that with
-//! eight ways): with 512 pages per segment, at most 1 byte per page. Not here: which step may change which field (`set`, `slot`, `resize`).
+//! eight ways): with 512 pages per segment, at most 1 byte per page. Not here: which step may
+//! change which field (`set`, `slot`, `resize`).
 
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::word::ghost::ghosts_of;
@@ -43,10 +44,12 @@ use crate::word::tag::Tag;
 /// accesses are Relaxed.
 pub(crate) type Hints = std::sync::atomic::AtomicU32;
 
-/// The fields of a set that a hit reads besides a fingerprint and a tag.
-#[derive(Default)]
-#[repr(C, align(16))]
-pub(crate) struct Front {
+/// The fields of a set that a hit reads besides a tag.
+#[repr(C)]
+pub(crate) struct Front<const W: usize> {
+    /// Eight bits of each way's tag. They change at a claim, under the lock, and are stale while
+    /// the slot is free.
+    pub fingerprints: [AtomicU8; W],
     /// Which ways may be read, and the version of the set (P13 of `slot`).
     pub shown: AtomicU64,
     /// A bit per way: its page was hit since the last page came into the set. Hits set the bits
@@ -86,9 +89,9 @@ pub(crate) struct Head<const W: usize> {
 
 #[cfg(not(any(loom, shuttle)))]
 const _: () = {
-    assert!(size_of::<Front>() == 16);
+    assert!(front_bytes::<8>() == 24 && front_bytes::<16>() == 32 && front_bytes::<32>() == 64);
     assert!(size_of::<Head<8>>() == 40 && size_of::<Head<16>>() == 56 && size_of::<Head<32>>() == 88);
-    assert!(all_bytes::<8>() == 248 && all_bytes::<16>() == 480 && all_bytes::<32>() == 944);
+    assert!(all_bytes::<8>() == 248 && all_bytes::<16>() == 480 && all_bytes::<32>() == 960);
     // With the directory: 1 byte a page, or half a byte with eight ways.
     assert!(all_bytes::<8>() + 4 <= 8 * METADATA_BYTES_PER_PAGE_MAX);
     assert!(all_bytes::<16>() + 16 <= 16 * METADATA_BYTES_PER_PAGE_MAX);
@@ -108,7 +111,14 @@ pub(crate) const fn ghosts_at<const W: usize>() -> usize {
     words_at::<W>() + W * size_of::<AtomicU64>()
 }
 
-/// Returns the bytes of a set without its fingerprints, its front and its tags.
+/// Returns the bytes from one front to the next. A front of 16 or 32 ways lies within a line. In the
+/// budget of a set of eight ways there is no room for that, but its fields lie within lines.
+pub(crate) const fn front_bytes<const W: usize>() -> usize {
+    let bytes = size_of::<Front<W>>();
+    if W == 8 { bytes } else { bytes.next_power_of_two() }
+}
+
+/// Returns the bytes of a set without its front and its tags.
 pub(crate) const fn set_bytes<const W: usize>() -> usize {
     let bytes = ghosts_at::<W>() + ghosts_of(W) * size_of::<AtomicU32>();
     // Whole lines, so that each head begins a line. In the budget of a set of eight ways there is
@@ -116,9 +126,22 @@ pub(crate) const fn set_bytes<const W: usize>() -> usize {
     bytes.next_multiple_of(if W == 8 { align_of::<Head<W>>() } else { LINE })
 }
 
-/// Returns the bytes of a set, fingerprints, front and tags included.
+/// Returns the bytes of a set, front and tags included.
 pub(crate) const fn all_bytes<const W: usize>() -> usize {
-    set_bytes::<W>() + size_of::<Front>() + W * (size_of::<AtomicU8>() + size_of::<AtomicU64>())
+    set_bytes::<W>() + front_bytes::<W>() + W * size_of::<AtomicU64>()
+}
+
+/// Needed under the model checkers, as that of `Head`.
+#[cfg(any(loom, shuttle))]
+impl<const W: usize> Default for Front<W> {
+    fn default() -> Self {
+        Front {
+            fingerprints: std::array::from_fn(|_| AtomicU8::default()),
+            shown: AtomicU64::default(),
+            marks: Hints::default(),
+            told: Hints::default(),
+        }
+    }
 }
 
 /// Needed under the model checkers, where zeroed memory is not a valid head.
@@ -231,7 +254,6 @@ pub(crate) struct Layout {
     entries_per_segment: u32,
     pub level_max: u32,
     pub records_at: usize,
-    pub fingerprints_at: usize,
     pub fronts_at: usize,
     pub tags_at: usize,
     pub segments_at: usize,
@@ -256,10 +278,8 @@ impl Layout {
         assert!(level_max <= Tag::DIRECTORY_BITS);
         let directory_bytes = size_of::<AtomicU32>() << level_max;
         let records_at = (DIRECTORY_AT + directory_bytes).next_multiple_of(LINE);
-        let fingerprints_at = (records_at + segments * size_of::<SegmentRecord>()).next_multiple_of(LINE);
-        let fingerprints_bytes = segments * sets * W * size_of::<AtomicU8>();
-        let fronts_at = (fingerprints_at + fingerprints_bytes).next_multiple_of(LINE);
-        let tags_at = (fronts_at + segments * sets * size_of::<Front>()).next_multiple_of(LINE);
+        let fronts_at = (records_at + segments * size_of::<SegmentRecord>()).next_multiple_of(LINE);
+        let tags_at = (fronts_at + segments * sets * front_bytes::<W>()).next_multiple_of(LINE);
         let segments_at = (tags_at + segments * sets * W * size_of::<AtomicU64>()).next_multiple_of(LINE);
         // Sets are contiguous across segments, so that a set's number alone gives its offset.
         let bytes = segments_at + segments * sets * set_bytes::<W>();
@@ -269,7 +289,6 @@ impl Layout {
             entries_per_segment,
             level_max,
             records_at,
-            fingerprints_at,
             fronts_at,
             tags_at,
             segments_at,

@@ -8,18 +8,17 @@
 use std::alloc;
 use std::ptr::NonNull;
 
-use crate::memory::layout::{DIRECTORY_AT, Front, Layout};
+use crate::memory::layout::{DIRECTORY_AT, Front, Layout, front_bytes};
 #[cfg(any(loom, shuttle))]
 use crate::memory::layout::{Head, Header, SegmentRecord, ghosts_at, set_bytes, words_at};
-use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicU32, AtomicU64};
 
 const ALIGN: usize = 64;
 
 pub(crate) struct Memory<const W: usize> {
     base: NonNull<u8>,
     // Addresses that every lookup uses, computed once.
-    fingerprints: *const [AtomicU8; W],
-    fronts: *const Front,
+    fronts: NonNull<u8>,
     tags: *const AtomicU64,
     sets: *const u8,
     layout: Layout,
@@ -62,8 +61,8 @@ impl<const W: usize> Memory<W> {
         let at = |offset: usize| base.as_ptr().wrapping_add(offset).cast_const();
         Memory {
             base,
-            fingerprints: at(layout.fingerprints_at).cast(),
-            fronts: at(layout.fronts_at).cast(),
+            // SAFETY: inside the memory, by the layout.
+            fronts: unsafe { base.add(layout.fronts_at) },
             tags: at(layout.tags_at).cast(),
             sets: at(layout.segments_at),
             layout,
@@ -107,24 +106,16 @@ impl<const W: usize> Memory<W> {
         unsafe { &*at.wrapping_add(place) }
     }
 
-    /// Returns a set's fingerprints.
-    ///
-    /// # Safety
-    /// There are more than `set` sets.
-    #[inline(always)]
-    pub unsafe fn at_fingerprints(&self, set: usize) -> &[AtomicU8; W] {
-        // SAFETY: as above.
-        unsafe { &*self.fingerprints.wrapping_add(set) }
-    }
-
     /// Returns a set's front.
     ///
     /// # Safety
     /// There are more than `set` sets.
     #[inline(always)]
-    pub unsafe fn at_fronts(&self, set: usize) -> &Front {
+    pub unsafe fn at_fronts(&self, set: usize) -> &Front<W> {
+        // SAFETY: inside the memory, by the caller's promise.
+        let front = unsafe { self.fronts.add(set * front_bytes::<W>()) };
         // SAFETY: as above.
-        unsafe { &*self.fronts.wrapping_add(set) }
+        unsafe { front.cast().as_ref() }
     }
 
     /// Returns a slot's tag.
@@ -180,12 +171,10 @@ impl<const W: usize> Memory<W> {
         }
         let long = size_of::<AtomicU64>();
         for set in 0..layout.shape.segments_max as usize * layout.shape.sets_per_segment as usize {
-            self.act_on::<Front>(act, layout.fronts_at + set * size_of::<Front>());
+            self.act_on::<Front<W>>(act, layout.fronts_at + set * front_bytes::<W>());
             let at = layout.segments_at + set * set_bytes::<W>();
             self.act_on::<Head<W>>(act, at);
             for way in 0..W {
-                let place = layout.fingerprints_at + (set * W + way) * size_of::<AtomicU8>();
-                self.act_on::<AtomicU8>(act, place);
                 self.act_on::<AtomicU64>(act, layout.tags_at + (set * W + way) * long);
                 self.act_on::<AtomicU64>(act, at + words_at::<W>() + way * long);
             }

@@ -18,17 +18,26 @@ use crate::word::tag::Tag;
 /// page's if [`Glance::is_still_shown`] returns true afterwards.
 #[derive(Clone, Copy)]
 pub struct Glance<'t, const W: usize> {
-    front: &'t Front,
-    slot: SlotIndex,
-    shown: Shown<W>,
+    pub(crate) front: &'t Front<W>,
+    pub(crate) way: u32,
+    pub(crate) shown: Shown<W>,
+}
+
+/// A slot that may hold a page, for a [`Table::glance_at`] later.
+#[derive(Clone, Copy)]
+pub struct Candidate<'t, const W: usize> {
+    front: &'t Front<W>,
+    /// The number of the slot.
+    pub slot: SlotIndex,
 }
 
 impl<const W: usize> Glance<'_, W> {
-    /// P13, the re-check: returns whether the bytes read since the glance are certainly the page's,
-    /// untorn. Returns false if any page of the set was hidden in the meantime.
+    /// P13, the check of the way's bit and the re-check: returns whether the bytes read since the
+    /// glance are certainly the page's, untorn. Returns false if the page could not be read, or if
+    /// any page of the set was shown or hidden in the meantime.
     #[inline(always)]
     pub fn is_still_shown(&self) -> bool {
-        self.shown.holds(&self.front.shown)
+        self.shown.holds(&self.front.shown) && self.shown.has(self.way)
     }
 }
 
@@ -43,17 +52,17 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Prefetches the fingerprints of a page's set.
+    /// Prefetches the front of a page's set: all that [`Table::candidate`] reads, and all that a hit
+    /// reads besides a tag.
     #[inline(always)]
     pub fn prefetch_set(&self, tag: Tag) {
-        prefetch(self.fingerprints(self.set_of(tag)));
+        prefetch(self.front(self.set_of(tag)));
     }
 
-    /// Prefetches all lines of the page's set that a miss touches, except the fingerprints.
+    /// Prefetches all lines of the page's set that a miss touches, except the front.
     pub fn prefetch_miss(&self, tag: Tag) {
         const LINE: usize = 64;
         let set = self.set_of(tag);
-        prefetch(self.front(set));
         let head = std::ptr::from_ref(self.head(set)).cast::<u8>();
         (0..set_bytes::<W>()).step_by(LINE).for_each(|offset| prefetch(head.wrapping_add(offset)));
         for way in (0..W as u32).step_by(LINE / size_of::<u64>()) {
@@ -66,8 +75,23 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub fn candidate(&self, tag: Tag) -> Option<SlotIndex> {
         let set = self.set_of(tag);
-        let ways = self.matching(set, tag.fingerprint());
+        let ways = self.matching(self.front(set), tag.fingerprint());
         (ways != 0).then(|| self.index_of(set, ways.trailing_zeros() as usize))
+    }
+
+    /// Does what [`candidate`](Self::candidate) does, with fewer instructions if `AVX`: for callers
+    /// that know the processor.
+    ///
+    /// # Safety
+    /// `AVX` only on a processor with AVX.
+    #[inline(always)]
+    pub unsafe fn candidate_known<const AVX: bool>(&self, tag: Tag) -> Option<Candidate<'_, W>> {
+        let set = self.set_of(tag);
+        let front = self.front(set);
+        // SAFETY: the caller's promise.
+        let ways = unsafe { self.matching_known::<AVX>(front, tag) };
+        let slot = self.index_of(set, ways.trailing_zeros() as usize);
+        (ways != 0).then_some(Candidate { front, slot })
     }
 
     /// Prefetches a slot's tag.
@@ -82,23 +106,45 @@ impl<const W: usize> Table<W> {
         prefetch(self.slot(slot).word);
     }
 
-    /// P13: returns the page, if it is in this slot and may be read now. After `None`, call
-    /// [`Table::find`].
+    /// P13: returns the page, if it is in this slot. The check at the end, [`Table::hit`] or
+    /// [`Glance::is_still_shown`], tells whether it may be read. After `None`, call [`Table::find`].
     #[inline(always)]
     pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<'_, W>> {
-        let (set, way) = Self::split(slot);
+        self.glance_at(Candidate { front: self.front(Self::split(slot).0), slot }, tag)
+    }
+
+    /// P13: finds the page as [`candidate_known`](Self::candidate_known) and
+    /// [`glance`](Self::glance) do, and looks at all ways with its fingerprint. Returns the slot,
+    /// too.
+    ///
+    /// # Safety
+    /// As `candidate_known`.
+    #[inline(always)]
+    pub unsafe fn glance_known<const AVX: bool>(&self, tag: Tag) -> Option<(Glance<'_, W>, SlotIndex)> {
+        let set = self.set_of(tag);
         let front = self.front(set);
+        // SAFETY: the caller's promise.
+        let mut ways = unsafe { self.matching_known::<AVX>(front, tag) };
+        while ways != 0 {
+            let way = ways.trailing_zeros();
+            let slot = self.index_of(set, way as usize);
+            if let Some(glance) = self.glance_at(Candidate { front, slot }, tag) {
+                return Some((Glance { way, ..glance }, slot));
+            }
+            ways &= ways - 1;
+        }
+        None
+    }
+
+    /// [`Table::glance`] at a slot that was looked up before.
+    #[inline(always)]
+    pub fn glance_at<'t>(&'t self, candidate: Candidate<'t, W>, tag: Tag) -> Option<Glance<'t, W>> {
+        let Candidate { front, slot } = candidate;
         // The word of shown ways first, with acquire, then the tag.
         let shown = Shown::load(&front.shown);
         // Relaxed: as `Slot::tag`.
         let is_it = self.tag_at(slot).load(Ordering::Relaxed) == tag.0;
-        (is_it && shown.has(way)).then_some(Glance { front, slot, shown })
-    }
-
-    /// [`Table::touch`], for a page found by [`Table::glance`].
-    #[inline(always)]
-    pub fn touch_at(&self, glance: &Glance<'_, W>, tag: Tag) -> bool {
-        self.touch_slot(glance.front, glance.slot, || tag)
+        is_it.then_some(Glance { front, way: slot.0 % W as u32, shown })
     }
 
     /// Returns the page, if it is in this slot and may be pinned now. After `None`, call
@@ -125,7 +171,7 @@ impl<const W: usize> Table<W> {
         tag: Tag,
         will_do: impl Fn(Word) -> bool,
     ) -> Option<Found<'_>> {
-        let mut ways = self.matching(set, tag.fingerprint());
+        let mut ways = self.matching(self.front(set), tag.fingerprint());
         while ways != 0 {
             let way = ways.trailing_zeros();
             ways &= ways - 1;
@@ -141,7 +187,7 @@ impl<const W: usize> Table<W> {
 
     #[cfg(not(any(loom, shuttle)))]
     #[inline(always)]
-    pub(crate) fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
+    pub(crate) fn matching(&self, front: &Front<W>, fingerprint: u8) -> u32 {
         // For 8 and 16 ways SSE2 is the best kind on every x86-64. Here it is a constant, so that
         // the compiler drops the choice.
         let kind = match W {
@@ -151,12 +197,24 @@ impl<const W: usize> Table<W> {
         };
         // SAFETY: the array has W bytes, aligned to W within a line; all threads that write them
         // store single bytes atomically; the kind is supported.
-        unsafe { crate::word::probe::find::<W>(kind, self.fingerprints(set).as_ptr().cast(), fingerprint) }
+        unsafe { crate::word::probe::find::<W>(kind, front.fingerprints.as_ptr().cast(), fingerprint) }
+    }
+
+    /// # Safety
+    /// `AVX` only on a processor with AVX.
+    #[inline(always)]
+    unsafe fn matching_known<const AVX: bool>(&self, front: &Front<W>, tag: Tag) -> u32 {
+        #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+        if AVX && W == 16 {
+            // SAFETY: as in `matching`, and AVX is the caller's promise.
+            return unsafe { crate::word::probe::find_16_of_tag(front.fingerprints.as_ptr().cast(), tag) };
+        }
+        self.matching(front, tag.fingerprint())
     }
 
     #[cfg(any(loom, shuttle))]
-    pub(crate) fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
-        let equal = |way: &usize| self.fingerprints(set)[*way].load(Ordering::Relaxed) == fingerprint;
+    pub(crate) fn matching(&self, front: &Front<W>, fingerprint: u8) -> u32 {
+        let equal = |way: &usize| front.fingerprints[*way].load(Ordering::Relaxed) == fingerprint;
         (0..W).filter(equal).fold(0, |mask, way| mask | 1 << way)
     }
 }

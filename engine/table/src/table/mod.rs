@@ -16,8 +16,8 @@ use crate::index::{Found, SegmentIndex, SetNumber, SlotIndex};
 use crate::learning::learner::Learner;
 use crate::learning::monitor::Monitor;
 use crate::memory::layout::{
-    Front, Head, Header, Layout, SegmentRecord, Shape, all_bytes, directory_bytes_per_segment, ghosts_at,
-    set_bytes, words_at,
+    Front, Head, Header, Layout, SegmentRecord, Shape, all_bytes, directory_bytes_per_segment, front_bytes,
+    ghosts_at, set_bytes, words_at,
 };
 use crate::memory::map::Memory;
 use crate::memory::nodes::Nodes;
@@ -86,7 +86,7 @@ impl<const W: usize> Table<W> {
     /// Returns the bytes that a table needs besides the metadata of its segments.
     pub fn fixed_bytes(shape: Shape) -> usize {
         let layout = Layout::new::<W>(shape);
-        layout.fingerprints_at - layout.directory_bytes()
+        layout.fronts_at - layout.directory_bytes()
     }
 
     /// Creates a table of `shape`, in memory that it allocates, with `live` segments in use.
@@ -290,22 +290,24 @@ impl<const W: usize> Table<W> {
         unsafe { self.memory.at_sets(self.set_at(set)) }
     }
 
-    /// Returns a set's fingerprints: eight bits of each way's tag. The fingerprints of all sets are
-    /// contiguous, a byte per page, and so fit into the second-level cache, where the heads would
-    /// not. A fingerprint changes at a claim, under the set's lock, and is stale while the slot is
-    /// free.
+    /// Returns a set's fingerprints: eight bits of each way's tag.
     #[inline(always)]
     pub(crate) fn fingerprints(&self, set: SetNumber) -> &[AtomicU8; W] {
-        // SAFETY: a byte for each way of each set lies there.
-        unsafe { self.memory.at_fingerprints(set.0 as usize) }
+        &self.front(set).fingerprints
     }
 
-    /// Returns a set's front: the fields that a hit reads besides a fingerprint and a tag. The
-    /// fronts of all sets are contiguous, so that they stay in the second-level cache.
+    /// Returns a set's front: the fields that a hit reads besides a tag. The fronts of all sets are
+    /// contiguous, two bytes per page, and so stay in the second-level cache.
     #[inline(always)]
-    pub(crate) fn front(&self, set: SetNumber) -> &Front {
+    pub(crate) fn front(&self, set: SetNumber) -> &Front<W> {
         // SAFETY: one for each set lies there.
         unsafe { self.memory.at_fronts(set.0 as usize) }
+    }
+
+    /// Returns the set of a front.
+    pub(crate) fn set_of_front(&self, front: &Front<W>) -> SetNumber {
+        let distance = std::ptr::from_ref(front).addr() - std::ptr::from_ref(self.front(SetNumber(0))).addr();
+        SetNumber((distance / front_bytes::<W>()) as u32)
     }
 
     #[inline(always)]

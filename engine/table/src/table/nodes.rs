@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::Table;
 use crate::index::{NodeId, SegmentIndex};
-use crate::memory::layout::{Front, Layout, Shape, set_bytes};
+use crate::memory::layout::{Layout, Shape, front_bytes, set_bytes};
 use crate::memory::nodes::Nodes;
 use crate::sync::atomic::Ordering;
 use crate::word::tag::Tag;
@@ -80,8 +80,8 @@ impl<const W: usize> Table<W> {
     }
 
     /// Returns the ranges of a table's memory that belong to a node's segments, in bytes:
-    /// fingerprints, fronts, tags, and sets. They are known before the memory is touched.
-    pub fn memory_of_node(shape: Shape, nodes: u32, node: NodeId) -> [Range<usize>; 4] {
+    /// fronts, tags, and sets. They are known before the memory is touched.
+    pub fn memory_of_node(shape: Shape, nodes: u32, node: NodeId) -> [Range<usize>; 3] {
         let layout = Layout::new::<W>(shape);
         let segments = Nodes::new(nodes, shape.segments_max, 0).segments(node, shape.segments_max);
         let sets = shape.sets_per_segment as usize;
@@ -89,8 +89,7 @@ impl<const W: usize> Table<W> {
             at + segments.start as usize * segment_bytes..at + segments.end as usize * segment_bytes
         };
         [
-            part(layout.fingerprints_at, sets * W),
-            part(layout.fronts_at, sets * size_of::<Front>()),
+            part(layout.fronts_at, sets * front_bytes::<W>()),
             part(layout.tags_at, sets * W * size_of::<u64>()),
             part(layout.segments_at, sets * set_bytes::<W>()),
         ]

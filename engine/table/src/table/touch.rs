@@ -5,10 +5,12 @@
 //! mark (`set`) and a reported access (`learning`).
 
 use super::Table;
-use crate::index::{Found, SetNumber, SlotIndex};
+use super::lookup::Glance;
+use crate::index::{Found, SetNumber};
 use crate::memory::layout::Front;
 use crate::policy::{Policy, with_policy};
 use crate::sync::atomic::Ordering;
+use crate::word::slot::Shown;
 use crate::word::tag::Tag;
 
 impl<const W: usize> Table<W> {
@@ -18,16 +20,38 @@ impl<const W: usize> Table<W> {
     /// page was read ahead and this is its first request.
     #[inline(always)]
     pub fn touch(&self, found: &Found<'_>) -> bool {
-        self.touch_slot(self.front(Self::split(found.index).0), found.index, || found.tag())
-    }
-
-    #[inline(always)]
-    pub(crate) fn touch_slot(&self, front: &Front, slot: SlotIndex, tag: impl FnOnce() -> Tag) -> bool {
-        let (set, way) = Self::split(slot);
+        let (set, way) = Self::split(found.index);
         // Relaxed: a hint to the policy. If two pages of a set are hit at the same time, one may
         // lose its mark, which costs a guess.
-        let is_marked = front.marks.load(Ordering::Relaxed) >> way & 1 != 0;
-        !is_marked && self.first_hit(set, way, tag())
+        let is_marked = self.front(set).marks.load(Ordering::Relaxed) >> way & 1 != 0;
+        !is_marked && self.first_hit(set, way, found.tag())
+    }
+
+    /// P13, the checks after the copy, and [`Table::touch`] if they succeed: returns whether the
+    /// bytes read since the glance are certainly the page's ([`Glance::is_still_shown`]).
+    #[inline(always)]
+    pub fn hit(&self, glance: &Glance<'_, W>) -> bool {
+        if !glance.shown.holds(&glance.front.shown) {
+            return false;
+        }
+        // One test for two bits: nearly every page that is hit is shown and marked. Relaxed: as in
+        // `touch`.
+        let marks = glance.front.marks.load(Ordering::Relaxed);
+        glance.shown.has_and(glance.way, marks) || self.hit_unmarked(glance.front, glance.way, glance.shown)
+    }
+
+    /// `hit` of a page that is not shown or not marked. The set's word has not changed.
+    #[cold]
+    #[inline(never)]
+    fn hit_unmarked(&self, front: &Front<W>, way: u32, shown: Shown<W>) -> bool {
+        if !shown.has(way) {
+            return false;
+        }
+        // The set and the tag are looked up here again, so that no hit keeps them in registers. If
+        // the slot belongs to another page by now, the policy gets a wrong hint.
+        let set = self.set_of_front(front);
+        self.first_hit(set, way, self.slot_in(set, way as usize).tag());
+        true
     }
 
     /// Handles a hit of a page whose mark is clear: its first hit since the last arrival in the
@@ -40,7 +64,7 @@ impl<const W: usize> Table<W> {
         }
         let (front, bit) = (self.front(set), 1 << way);
         let Some(monitor) = self.monitor().filter(|monitor| monitor.follows(tag)) else {
-            // Relaxed: as in `touch_slot`.
+            // Relaxed: as in `touch`.
             front.marks.store(front.marks.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
             let ahead = self.take_ahead(set, way);
             self.teach(tag);
@@ -65,7 +89,7 @@ impl<const W: usize> Table<W> {
     pub fn take_mark(&self, found: &Found<'_>) -> bool {
         let (set, way) = Self::split(found.index);
         let (front, bit) = (self.front(set), 1u32 << way);
-        // Relaxed: as in `touch_slot`.
+        // Relaxed: as in `touch`.
         let marked = (front.marks.load(Ordering::Relaxed) | front.told.load(Ordering::Relaxed)) & bit != 0;
         if marked {
             front.marks.fetch_and(!bit, Ordering::Relaxed);

@@ -181,8 +181,7 @@ impl<const W: usize> Cache<W> {
             && let Some(glance) = self.table.glance(slot, tag)
         {
             let bytes = self.bytes(slot);
-            if glance.is_still_shown() {
-                self.table.touch_at(&glance, tag);
+            if self.table.hit(&glance) {
                 return Some(Self::write_in(page, bytes));
             }
         }

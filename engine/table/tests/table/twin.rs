@@ -77,8 +77,8 @@ impl<const W: usize> Pair<W> {
         // A page is shown exactly while it may be read.
         if let Some(found) = found {
             let glance = self.table.glance(found.index, tag);
-            assert_eq!(glance.is_some(), found.word.readable(), "{:?}", found.word);
-            assert!(glance.is_none_or(|glance| glance.is_still_shown()));
+            let is_shown = glance.is_some_and(|glance| glance.is_still_shown());
+            assert_eq!(is_shown, found.word.readable(), "{:?}", found.word);
         }
         let locked = self.table.lock(tag).find(tag).map(|found| found.index);
         assert_eq!(locked, page.map(|page| page.slot));

@@ -11,6 +11,7 @@ use std::arch::x86_64::__cpuid;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub(super) use self::{copy as copy_out, copy as copy_in, copy as copy_between};
+use super::Width;
 
 /// Bytes that every loop below copies per iteration; the last block is copied separately.
 pub(super) const BLOCK_BYTES: usize = 128;
@@ -48,15 +49,14 @@ impl CopyKind {
     pub(super) fn is_supported(self) -> bool {
         match self {
             Self::Sse2 => true,
-            Self::Avx2 => is_x86_feature_detected!("avx2"),
-            // Everything that `if_wide` implies. No processor has the first without the others.
-            Self::Avx512 => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx2")
+            // Everything that `Width::Avx2` implies. Nearly every processor with the first has all.
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("bmi1")
                     && is_x86_feature_detected!("bmi2")
             }
-            Self::Avx2String => is_x86_feature_detected!("avx2") && strings_are_fast(),
+            Self::Avx512 => is_x86_feature_detected!("avx512f") && Self::Avx2.is_supported(),
+            Self::Avx2String => Self::Avx2.is_supported() && strings_are_fast(),
             Self::Avx512String => Self::Avx512.is_supported() && strings_are_fast(),
         }
     }
@@ -88,9 +88,18 @@ fn chosen() -> CopyKind {
 
 /// Whether the choice was made and has AVX-512, for copies so short that each comparison counts.
 #[inline(always)]
-pub(super) fn avx512_is_chosen() -> bool {
+fn avx512_is_chosen() -> bool {
     // Relaxed: as in `chosen`.
     CHOSEN.load(Ordering::Relaxed) >= CopyKind::Avx512 as u8
+}
+
+/// The width of the vectors that were chosen.
+pub(super) fn chosen_width() -> Width {
+    match chosen() {
+        CopyKind::Sse2 => Width::Unknown,
+        CopyKind::Avx2 | CopyKind::Avx2String => Width::Avx2,
+        CopyKind::Avx512 | CopyKind::Avx512String => Width::Avx512,
+    }
 }
 
 #[cold]
@@ -108,10 +117,10 @@ pub(super) fn choose() -> CopyKind {
 /// threads access them only as `copy_out` and `copy_in` say. The same holds for every function
 /// below, with the lengths that it names.
 #[inline(always)]
-pub(super) unsafe fn copy<const WIDE: bool>(src: *const u8, dst: *mut u8, len: usize) {
+pub(super) unsafe fn copy(width: Width, src: *const u8, dst: *mut u8, len: usize) {
     match len {
         // SAFETY: passed on.
-        0..=BLOCK_BYTES => unsafe { copy_inline::<WIDE>(src, dst, len) },
+        0..=BLOCK_BYTES => unsafe { copy_inline::<true>(width, src, dst, len) },
         // SAFETY: as above; the processor supports what was chosen.
         _ => unsafe { copy_long_chosen(src, dst, len) },
     }
@@ -119,14 +128,21 @@ pub(super) unsafe fn copy<const WIDE: bool>(src: *const u8, dst: *mut u8, len: u
 
 /// # Safety
 ///
-/// As for `copy`; at most `BLOCK_BYTES` bytes. `WIDE` only where the choice has AVX-512.
+/// As for `copy`; at most `BLOCK_BYTES` bytes. The processor has vectors of this width. With `OPEN`,
+/// the caller calls `close` after its last copy.
 #[inline(always)]
-pub(super) unsafe fn copy_inline<const WIDE: bool>(src: *const u8, dst: *mut u8, len: usize) {
+pub(super) unsafe fn copy_inline<const OPEN: bool>(width: Width, src: *const u8, dst: *mut u8, len: usize) {
     // Two runs of registers that overlap in the middle: one from the start and one to the end.
     // Both are loaded before either is stored.
     match len {
         // SAFETY: passed on, for each of the lengths; the processor supports what was chosen.
-        64.. if WIDE || avx512_is_chosen() => unsafe { copy_64_to_128_avx512(src, dst, len) },
+        64.. if width == Width::Avx512 || width == Width::Unknown && avx512_is_chosen() => unsafe {
+            copy_64_to_128_avx512(src, dst, len);
+        },
+        // SAFETY: as above.
+        64.. if width == Width::Avx2 && OPEN => unsafe { copy_64_to_128_avx2_open(src, dst, len) },
+        // SAFETY: as above.
+        64.. if width == Width::Avx2 => unsafe { copy_64_to_128_avx2(src, dst, len) },
         // SAFETY: as above.
         64.. => unsafe { copy_64_to_128(src, dst, len) },
         // SAFETY: as above.
@@ -165,6 +181,66 @@ pub(super) unsafe fn copy_64_to_128(src: *const u8, dst: *mut u8, len: usize) {
             e = out(xmm_reg) _, f = out(xmm_reg) _, g = out(xmm_reg) _, h = out(xmm_reg) _,
             options(nostack, preserves_flags),
         );
+    }
+}
+
+/// Eight instructions instead of sixteen.
+///
+/// # Safety
+///
+/// As for `copy`; and the processor has AVX. The upper halves of the registers are in use
+/// afterwards: `close` clears them, so that they do not slow down SSE code.
+#[inline(always)]
+unsafe fn copy_64_to_128_avx2_open(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: 64 bytes from the start and 64 to the end, of at least 64.
+    unsafe {
+        asm!(
+            "vmovdqu ymm0, ymmword ptr [{src}]",
+            "vmovdqu ymm1, ymmword ptr [{src} + 32]",
+            "vmovdqu ymm2, ymmword ptr [{src} + {len} - 64]",
+            "vmovdqu ymm3, ymmword ptr [{src} + {len} - 32]",
+            "vmovdqu ymmword ptr [{dst}], ymm0",
+            "vmovdqu ymmword ptr [{dst} + 32], ymm1",
+            "vmovdqu ymmword ptr [{dst} + {len} - 64], ymm2",
+            "vmovdqu ymmword ptr [{dst} + {len} - 32], ymm3",
+            src = in(reg) src, dst = in(reg) dst, len = in(reg) len,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// # Safety
+///
+/// As for `copy`; and the processor has AVX.
+#[inline(always)]
+pub(super) unsafe fn copy_64_to_128_avx2(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: passed on.
+    unsafe { copy_64_to_128_avx2_open(src, dst, len) };
+    // SAFETY: as above.
+    unsafe { close(Width::Avx2) };
+}
+
+/// Clears the upper halves of the registers that copies of this width leave in use.
+///
+/// # Safety
+///
+/// The processor has vectors of this width.
+#[inline(always)]
+pub(super) unsafe fn close(width: Width) {
+    if width == Width::Avx2 {
+        // SAFETY: changes no lower half. All sixteen registers are declared as overwritten, in case
+        // the caller's function uses upper halves.
+        unsafe {
+            asm!(
+                "vzeroupper",
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
     }
 }
 

@@ -25,7 +25,7 @@
 
 use octavo_table::{Copying, Found, NodeId, SlotIndex, State, Tag, Word};
 
-use crate::memory::copy;
+use crate::memory::copy::{self, Width};
 use crate::numa::Replication;
 use crate::numa::cost::waits_of;
 use crate::pages::mover::PageMover;
@@ -122,10 +122,11 @@ impl PartitionInner {
             // SAFETY: the caller's promise.
             return unsafe { self.copy_resident(tag, skip, to, len) };
         }
-        let Some(candidate) = self.table.candidate(tag) else { return false };
-        let frame = self.frames.at(candidate).wrapping_add(skip);
+        // SAFETY: it relies on nothing.
+        let Some(candidate) = (unsafe { self.table.candidate_known::<false>(tag) }) else { return false };
+        let frame = self.frames.at(candidate.slot).wrapping_add(skip);
         // SAFETY: as above.
-        unsafe { self.copy_candidate::<false>(candidate, tag, frame, to, len) }
+        unsafe { self.copy_candidate(Width::Unknown, candidate, tag, frame, to, len) }
     }
 
     /// Prefetches the set in which `read_near` will look first.

@@ -11,6 +11,7 @@ use std::arch::x86_64::{
 };
 
 use crate::sync::atomic::AtomicU32;
+use crate::word::tag::Tag;
 
 /// # Safety
 ///
@@ -41,6 +42,39 @@ fn equal_bytes(bytes: __m128i, wanted: u8) -> u32 {
     let equal = unsafe { _mm_cmpeq_epi8(bytes, all_wanted) };
     // SAFETY: as above.
     (unsafe { _mm_movemask_epi8(equal) }) as u32
+}
+
+/// The byte of a tag that is its fingerprint, sixteen times.
+const FINGERPRINT_BYTE: i8 = (Tag::FINGERPRINT_SHIFT / 8) as i8;
+
+const _: () = assert!(Tag::FINGERPRINT_SHIFT.is_multiple_of(8) && Tag::FINGERPRINT_BITS == 8);
+
+/// # Safety
+///
+/// The processor has AVX. 16 bytes are valid for reads; other threads write them by atomic bytes
+/// only.
+#[inline(always)]
+pub(super) unsafe fn find_16_of_tag(fingerprints: *const u8, tag: Tag) -> u32 {
+    // SAFETY: SSE2 is part of x86-64, and nothing but registers is touched.
+    let spread = unsafe { _mm_set1_epi8(FINGERPRINT_BYTE) };
+    let ways;
+    // SAFETY: reads the 16 bytes of the contract and writes the named registers. Vectors of 128
+    // bits leave no upper halves behind that `vzeroupper` would have to clear.
+    unsafe {
+        asm!(
+            "vmovq {found}, {tag}",
+            "vpshufb {found}, {found}, {spread}",
+            "vpcmpeqb {found}, {found}, xmmword ptr [{fingerprints}]",
+            "vpmovmskb {ways:e}, {found}",
+            tag = in(reg) tag.0,
+            spread = in(xmm_reg) spread,
+            fingerprints = in(reg) fingerprints,
+            found = out(xmm_reg) _,
+            ways = lateout(reg) ways,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    ways
 }
 
 /// Returns whether one of the words has `wanted` in its lower sixteen bits.
