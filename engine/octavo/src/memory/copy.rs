@@ -36,6 +36,7 @@
 //! of the time of a page, 0.73 when two pages ahead; 512 bytes or 2 KiB help less, and a whole
 //! page costs more than it gains.
 
+mod width;
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
 mod x86_64;
 
@@ -43,6 +44,8 @@ mod x86_64;
 use by_bytes as native;
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
 use x86_64 as native;
+
+pub use self::width::Width;
 
 /// Most bytes that are worth a prefetch before a copy: by the time they are copied, the hardware
 /// has detected the stream.
@@ -79,18 +82,6 @@ pub fn choose() {
 pub unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: passed on.
     unsafe { native::copy_out(Width::Unknown, frame, dst, len) }
-}
-
-/// What a caller knows of the processor's vectors. A caller that knows the width at compile time
-/// saves the test in each of many copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Width {
-    /// Nothing. Also the width of a processor without the vectors below.
-    Unknown,
-    /// AVX2, BMI1 and BMI2.
-    Avx2,
-    /// AVX-512, AVX2, BMI1 and BMI2.
-    Avx512,
 }
 
 /// Returns the width of this processor's vectors.
@@ -139,8 +130,8 @@ pub unsafe fn close(width: Width) {
 ///
 /// # Safety
 ///
-/// As `copy_out_known`, `len` is at most `INLINE_BYTES`, and `width` is what `width` returned, where
-/// `is_inline`.
+/// As `copy_out_known`, `len` is at most `INLINE_BYTES`, and `width` is what `width` returned,
+/// where `is_inline`.
 #[inline(always)]
 pub unsafe fn copy_out_inline(width: Width, frame: *const u8, dst: *mut u8, len: usize) {
     debug_assert!(len <= INLINE_BYTES);

@@ -35,20 +35,20 @@
 //! |---|---|---|---|
 //! | range | 9 | 11 | partition, offset in the page, object's end, page's end; batch: length |
 //! | page index | 3 | 2 | a shift by a variable takes 3 without BMI2 |
-//! | tag | 15 | 15 | three keyed rounds |
-//! | directory, set | 11 | 10 | level, entry, set in the segment |
+//! | tag | 17 | 17 | offset, near, far, upper (`tag.rs`) |
+//! | directory, set | 10 | 9 | mask, entry, set in the segment |
 //! | probe | 11 | 9 | address of the front, five vector instructions, lowest way |
-//! | slot, frame | 5 | 6 | |
-//! | prefetch, store | | 10 | tag, first and last line; then what the copy needs of the lookup |
+//! | slot, frame | 5 | 5 | |
+//! | prefetch, store | | 11 | tag, first and last line; then what the copy needs of the lookup |
 //! | load | | 7 | what the lookup stored |
-//! | tag, shown ways | 5 | 4 | P13 |
-//! | copy | 12 | 11 | AVX-512 takes 5 less |
+//! | shown ways, tag | 5 | 5 | P13 |
+//! | copy | 12 | 10 | AVX-512 takes 5 less |
 //! | re-check, mark | 9 | 9 | P13; one test for the shown bit and the mark |
 //! | counters | 8 | | thread's block, hits, bytes; batch: once |
 //! | loop | | 8 | |
 //!
-//! The rest of the recorded number is the loop of the caller, and what a few pages take in addition:
-//! those that the monitor follows, and those whose fingerprint is also another page's.
+//! The rest of the recorded number is the loop of the caller, and what a few pages take in
+//! addition: those that the monitor follows, and those whose fingerprint is also another page's.
 //!
 //! A hit touches two lines of the table, the front of the set and the tag, and those of its bytes.
 //! `copy_inline` and `read_inline` use AVX2 without asking: `ObjectInner::inline_end` is 0 on a
@@ -119,9 +119,9 @@ impl ObjectInner {
         if len > copy::INLINE_BYTES || !is_inside {
             return false;
         }
-        // SAFETY: the caller's promise, and the range lies in one page. The processor has inline hits,
-        // because `inline_end` is not 0.
-        unsafe { partition.copy_inline(self.tag_at(offset), skip, to, len) }
+        // SAFETY: the caller's promise, and the range lies in one page. The processor has inline
+        // hits, because `inline_end` is not 0.
+        unsafe { partition.copy_inline(self.near_tag_at(partition, offset), skip, to, len) }
     }
 
     /// Reads a range inside one page if the page is resident. Counts nothing.
@@ -188,8 +188,8 @@ impl PartitionInner {
     /// page of the set was changed or removed during the copy.
     ///
     /// # Safety
-    /// The `len` bytes at `from` lie in the slot's frame; `to` is valid for `len` bytes. The processor
-    /// has vectors of this width.
+    /// The `len` bytes at `from` lie in the slot's frame; `to` is valid for `len` bytes. The
+    /// processor has vectors of this width.
     #[inline(always)]
     pub unsafe fn copy_candidate(
         &self,
@@ -271,8 +271,8 @@ impl ObjectInner {
         }
     }
 
-    /// `read_many` compiled with the extensions that come with AVX-512. A batch is long enough to pay
-    /// for the choice; a single read is not.
+    /// `read_many` compiled with the extensions that come with AVX-512. A batch is long enough to
+    /// pay for the choice; a single read is not.
     ///
     /// # Safety
     /// Only if `copy::width` is `Avx512`.
@@ -380,9 +380,9 @@ impl ObjectInner {
         is_hit || self.read_page_again(read)
     }
 
-    /// Finds the candidate slot of a read in a batch, and prefetches what its copy needs. The result
-    /// goes to `place`: `None` if no fingerprint matched, or if the read lies in the last page,
-    /// crosses a page boundary, or, unless `LONG`, has more than `SHORT_BYTES`.
+    /// Finds the candidate slot of a read in a batch, and prefetches what its copy needs. The
+    /// result goes to `place`: `None` if no fingerprint matched, or if the read lies in the last
+    /// page, crosses a page boundary, or, unless `LONG`, has more than `SHORT_BYTES`.
     #[inline(always)]
     fn locate<'p, const WIDTH: u8, const LONG: bool, R: ReadOfBatch>(
         &self,
@@ -394,11 +394,10 @@ impl ObjectInner {
         let skip = partition.page_size.offset_in_page(start);
         let is_short = len <= SHORT_BYTES;
         // The object's last page, which may be partial, is left to `read_page_again`.
-        if start >= self.last_page() || skip + len > partition.page_bytes() || !(LONG || is_short) {
+        if start >= self.near_end() || skip + len > partition.page_bytes() || !(LONG || is_short) {
             return not_located(place);
         }
-        // Does not use `tag_at`, which would load the partition's address again for each read.
-        let tag = partition.tag_among(self.begun, partition.page_size.page_of(start));
+        let tag = self.near_tag_at(partition, start);
         let candidate = match WIDTH {
             // SAFETY: it relies on nothing.
             UNKNOWN => unsafe { partition.table.candidate_known::<false>(tag) },
@@ -470,7 +469,7 @@ mod tests {
         let there: Vec<u64> = (0..PAGES).filter(|page| object.is_resident(page * PAGE)).collect();
         assert_eq!(there.len() as u64, PAGES - PAGES.div_ceil(3));
         for len in [0, 1, 7, 16, 40, 64, 100, 127, 128, 129, 600, 4096] {
-            let offset = |page: u64| page * PAGE + (page * 50).min(PAGE - len as u64);
+            let offset = |page: u64| page * PAGE + (page * 50 % PAGE).min(PAGE - len.max(1) as u64);
             let pages = || (0..PAGES - 1).map(|number| number * 37 % (PAGES - 1));
             let read = |width: Width| {
                 let mut buffers = vec![vec![0xEE; len]; PAGES as usize - 1];

@@ -66,7 +66,7 @@ impl ObjectInner {
     fn change_resident(&self, offset: ByteOffset, len: usize, write: impl FnOnce(*mut u8)) -> Option<&Block> {
         let partition = &*self.partition;
         let skip = partition.page_size.offset_in_page(offset);
-        let is_inside = offset < self.last_page() && skip + len <= partition.page_bytes();
+        let is_inside = offset < self.near_end() && skip + len <= partition.page_bytes();
         // In a child of `fork` no thread would write the page back.
         if !is_inside || len == 0 || !self.writes_back.is_some_and(Process::is_this) {
             return None;
@@ -74,7 +74,7 @@ impl ObjectInner {
         // Without a counter at hand the write is recorded, or charged to a node. A recording that
         // begins from here on begins after this write.
         let counts = partition.counters.at_hand()?;
-        let (table, tag) = (&partition.table, self.tag_at(offset));
+        let (table, tag) = (&partition.table, self.near_tag_at(partition, offset));
         let found = table.candidate(tag).and_then(|candidate| table.confirm(candidate, tag));
         let found = found.or_else(|| find_again(partition, tag))?;
         if found.word.state() == State::Clean && table.dirty_pages() >= partition.dirty_max_pages() {

@@ -43,7 +43,7 @@ pub(crate) struct PartitionInner {
     pub frames: Frames,
     pub mixer: Mixer,
     pub page_size: PageSize,
-    /// The width of the processor's vectors, where hits can find it without a symbol of the library.
+    /// The width of the processor's vectors, where hits find it without a symbol of the library.
     pub width: Width,
     pub mode: CacheMode,
     pub counters: Counters,
@@ -120,9 +120,10 @@ pub(crate) struct ObjectInner {
     /// The first part of the tag computation, which all pages of the object share.
     pub begun: Begun,
     len_bytes: AtomicU64,
-    /// The offset at which a partial last page begins; the object's length if there is none.
-    last_page: AtomicU64,
-    /// The offset at which inline hits end: `last_page`, or 0 if this processor has no inline hits.
+    /// The offset at which a partial last page begins; the object's length if there is none. At
+    /// most 2^32 pages.
+    near_end: AtomicU64,
+    /// The offset at which inline hits end: `near_end`, or 0 if this processor has no inline hits.
     inline_end: AtomicU64,
     pub store: Store,
     /// The process whose writes go to the pages only: in write-back mode, with a store that can be
@@ -299,7 +300,7 @@ impl ObjectInner {
             id,
             begun: partition.begin_tags(id),
             len_bytes: AtomicU64::new(0),
-            last_page: AtomicU64::new(0),
+            near_end: AtomicU64::new(0),
             inline_end: AtomicU64::new(0),
             writes_back: (partition.mode == CacheMode::Writeback && !store.read_only()).then(Process::this),
             store,
@@ -354,21 +355,28 @@ impl ObjectInner {
     }
 
     pub fn set_len(&self, len_bytes: u64) {
-        let last_page = self.partition.page_size.round_down(ByteOffset(len_bytes)).0;
+        let page_size = self.partition.page_size;
+        let near_end = page_size.round_down(ByteOffset(len_bytes)).0.min(page_size.len_of(1 << u32::BITS));
         self.len_bytes.store(len_bytes, Ordering::Relaxed);
-        self.last_page.store(last_page, Ordering::Relaxed);
-        self.inline_end.store(if copy::is_inline() { last_page } else { 0 }, Ordering::Relaxed);
+        self.near_end.store(near_end, Ordering::Relaxed);
+        self.inline_end.store(if copy::is_inline() { near_end } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Returns the offset at which a partial last page begins. A range that lies in one page and
-    /// begins before this offset lies inside the object.
+    /// Returns the offset at which hits end. A range that lies in one page and begins before this
+    /// offset lies inside the object, and its page is one of the first 2^32.
     #[inline(always)]
-    pub fn last_page(&self) -> ByteOffset {
+    pub fn near_end(&self) -> ByteOffset {
         // Relaxed: as `len_bytes`.
-        ByteOffset(self.last_page.load(Ordering::Relaxed))
+        ByteOffset(self.near_end.load(Ordering::Relaxed))
     }
 
-    /// Does what [`last_page`](Self::last_page) does, for hits that rely on `copy::is_inline`.
+    /// The tag of the page that contains `offset`, which is below `near_end`.
+    #[inline(always)]
+    pub fn near_tag_at(&self, partition: &PartitionInner, offset: ByteOffset) -> Tag {
+        partition.mixer.tag_near(self.begun, partition.page_size.page_of(offset).0 as u32)
+    }
+
+    /// Does what [`near_end`](Self::near_end) does, for hits that rely on `copy::is_inline`.
     #[inline(always)]
     pub fn inline_end(&self) -> ByteOffset {
         // Relaxed: as `len_bytes`.

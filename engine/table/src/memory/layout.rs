@@ -111,8 +111,8 @@ pub(crate) const fn ghosts_at<const W: usize>() -> usize {
     words_at::<W>() + W * size_of::<AtomicU64>()
 }
 
-/// Returns the bytes from one front to the next. A front of 16 or 32 ways lies within a line. In the
-/// budget of a set of eight ways there is no room for that, but its fields lie within lines.
+/// Returns the bytes from one front to the next. A front of 16 or 32 ways lies within a line. In
+/// the budget of a set of eight ways there is no room for that, but its fields lie within lines.
 pub(crate) const fn front_bytes<const W: usize>() -> usize {
     let bytes = size_of::<Front<W>>();
     if W == 8 { bytes } else { bytes.next_power_of_two() }

@@ -2,11 +2,11 @@
 //! which segments a directory entry may name.
 //!
 //! Each node has a range of segment numbers. The memory that is indexed by segment number
-//! (fingerprints, fronts, tags, sets) is therefore contiguous per node. The lowest bits of an
-//! entry's number, its *group*, determine the entry's node. The entry names a segment of that node, if the
-//! node has one. A page's node thus follows from its entry, which every lookup reads anyway: nodes
-//! cost a lookup nothing. A page in its home set changes its node only when its entry moves to a
-//! segment of another node (R1 to R4 in `resize`).
+//! (fronts, tags, sets) is therefore contiguous per node. The lowest bits of an entry's number, its
+//! *group*, determine the entry's node. The entry names a segment of that node, if the node has
+//! one. A page's node thus follows from its entry, which every lookup reads anyway: nodes cost a
+//! lookup nothing. A page in its home set changes its node only when its entry moves to a segment
+//! of another node (R1 to R4 in `resize`).
 //!
 //! With one node the division changes nothing. Not here: memory, threads, and the machine's
 //! topology.

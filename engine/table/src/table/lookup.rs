@@ -52,8 +52,8 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Prefetches the front of a page's set: all that [`Table::candidate`] reads, and all that a hit
-    /// reads besides a tag.
+    /// Prefetches the front of a page's set: all that [`Table::candidate`] reads, and all that a
+    /// hit reads besides a tag.
     #[inline(always)]
     pub fn prefetch_set(&self, tag: Tag) {
         prefetch(self.front(self.set_of(tag)));
@@ -107,7 +107,8 @@ impl<const W: usize> Table<W> {
     }
 
     /// P13: returns the page, if it is in this slot. The check at the end, [`Table::hit`] or
-    /// [`Glance::is_still_shown`], tells whether it may be read. After `None`, call [`Table::find`].
+    /// [`Glance::is_still_shown`], tells whether it may be read. After `None`, call
+    /// [`Table::find`].
     #[inline(always)]
     pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<'_, W>> {
         self.glance_at(Candidate { front: self.front(Self::split(slot).0), slot }, tag)

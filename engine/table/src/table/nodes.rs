@@ -63,8 +63,8 @@ impl<const W: usize> Table<W> {
         self.nodes.of_entry(tag.place() >> self.layout().set_shift)
     }
 
-    /// Returns the page's place on a node, as a tag: the page's own tag with the group bits of a page
-    /// of that node, and so with the same set number inside a segment.
+    /// Returns the page's place on a node, as a tag: the page's own tag with the group bits of a
+    /// page of that node, and so with the same set number inside a segment.
     #[inline]
     pub fn twin_place(&self, tag: Tag, node: NodeId) -> Tag {
         let (bits, count) = (self.nodes.group_bits, self.nodes.count);

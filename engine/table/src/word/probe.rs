@@ -26,11 +26,11 @@
 //! # Which variant
 //!
 //! For eight and sixteen ways, one SSE2 comparison does on every x86-64. Hits of sixteen ways use
-//! `find_16_of_tag` where the processor has AVX: the same comparison, in fewer instructions. AVX-512
-//! needs fewer still (0.8 ns), but its mask register has a longer latency (6.6 against 5.4 ns in a
-//! chain of dependent probes), and a lookup is such a chain. Only for 32 ways does the instruction
-//! set matter more (AVX-512 0.8 ns, AVX2 1.2 ns, two SSE2 comparisons 1.4 ns). There the choice is a
-//! branch that is always predicted, with no measurable cost.
+//! `find_16_of_tag` where the processor has AVX: the same comparison, in fewer instructions.
+//! AVX-512 needs fewer still (0.8 ns), but its mask register has a longer latency (6.6 against 5.4
+//! ns in a chain of dependent probes), and a lookup is such a chain. Only for 32 ways does the
+//! instruction set matter more (AVX-512 0.8 ns, AVX2 1.2 ns, two SSE2 comparisons 1.4 ns). There
+//! the choice is a branch that is always predicted, with no measurable cost.
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::atomic::AtomicU8;

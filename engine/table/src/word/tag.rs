@@ -226,10 +226,17 @@ impl Mixer {
     /// none of these `bits` set.
     #[inline(always)]
     pub fn tag_among(&self, begun: Begun, bits: u64) -> Tag {
-        if bits >> Tag::PLACE_BITS != 0 {
-            return self.tag_of_far_page(begun, bits);
+        match u32::try_from(bits) {
+            Ok(bits) => self.tag_near(begun, bits),
+            Err(_) => self.tag_of_far_page(begun, bits),
         }
-        let mixed = begun.mixed ^ bits;
+    }
+
+    /// Does what [`Mixer::tag_among`] does, for callers that know that the page is one of the first
+    /// 2^32 of its object.
+    #[inline(always)]
+    pub fn tag_near(&self, begun: Begun, bits: u32) -> Tag {
+        let mixed = begun.mixed ^ u64::from(bits);
         let near = self.near(mixed);
         let mixed = mixed ^ near >> (u64::BITS - NEAR_BITS);
         let place = (mixed as u32).swap_bytes().wrapping_mul(self.far).swap_bytes();

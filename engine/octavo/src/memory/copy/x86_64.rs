@@ -11,7 +11,7 @@ use std::arch::x86_64::__cpuid;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub(super) use self::{copy as copy_out, copy as copy_in, copy as copy_between};
-use super::Width;
+use super::width::Width;
 
 /// Bytes that every loop below copies per iteration; the last block is copied separately.
 pub(super) const BLOCK_BYTES: usize = 128;
@@ -128,8 +128,8 @@ pub(super) unsafe fn copy(width: Width, src: *const u8, dst: *mut u8, len: usize
 
 /// # Safety
 ///
-/// As for `copy`; at most `BLOCK_BYTES` bytes. The processor has vectors of this width. With `OPEN`,
-/// the caller calls `close` after its last copy.
+/// As for `copy`; at most `BLOCK_BYTES` bytes. The processor has vectors of this width. With
+/// `OPEN`, the caller calls `close` after its last copy.
 #[inline(always)]
 pub(super) unsafe fn copy_inline<const OPEN: bool>(width: Width, src: *const u8, dst: *mut u8, len: usize) {
     // Two runs of registers that overlap in the middle: one from the start and one to the end.
