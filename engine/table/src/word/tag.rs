@@ -429,7 +429,7 @@ mod tests {
         let strides =
             (0..=24).map(|bits| (format!("stride 2^{bits}"), (0..count).map(|i| i << bits).collect()));
         let files = [1, 7, 100].map(|pages| {
-            let keys = (0..count).map(|i| (i / pages + 1) << 40 | i % pages);
+            let keys = (0..count).map(|i| ((i / pages + 1) << 40) | (i % pages));
             (format!("files of {pages}"), keys.collect())
         });
         let scattered = random(count as usize, seed).map(|key| key >> 38).collect();
