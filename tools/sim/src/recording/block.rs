@@ -146,9 +146,10 @@ pub struct About {
 }
 
 /// The version of the header and of the events. Version 2 has no events for single sets of a
-/// resize.
-const VERSION: u8 = 3;
+/// resize. Up to version 3, a seed placed pages otherwise, so a replay is not exact.
+const VERSION: u8 = 4;
 const VERSION_LEAST: u8 = 2;
+const VERSION_OF_PLACEMENT: u8 = 4;
 
 impl About {
     /// Encodes the header.
@@ -173,8 +174,9 @@ impl About {
         let (id, bytes) = bytes.split_first_chunk().ok_or_else(cut)?;
         let (part, bytes) = bytes.split_first_chunk().ok_or_else(cut)?;
         let (began, bytes) = bytes.split_first_chunk().ok_or_else(cut)?;
-        let (header, rest) =
+        let (mut header, rest) =
             Header::decode(bytes).map_err(|what| format!("the header is malformed: {what}"))?;
+        header.from_the_first &= *version >= VERSION_OF_PLACEMENT;
         if !rest.is_empty() {
             return Err(format!("the header is malformed: {} bytes too many", rest.len()));
         }

@@ -93,6 +93,17 @@ fn everything_before_a_torn_end_is_read() {
     }
 }
 
+/// Up to version 3, a seed placed pages otherwise.
+#[test]
+fn a_recording_of_an_older_placement_is_read_but_not_exact() {
+    let mut bytes = about(1).encode();
+    assert!(block::About::decode(&bytes).unwrap().header.is_exact());
+    bytes[0] = 3;
+    assert!(!block::About::decode(&bytes).unwrap().header.is_exact());
+    bytes[0] = 5;
+    assert!(block::About::decode(&bytes).unwrap_err().contains("version 5"));
+}
+
 #[test]
 fn a_damaged_block_is_an_error_or_is_skipped_and_counted() {
     let (file, begins) = file();
