@@ -2,12 +2,11 @@
 //!
 //! Not here: how pressure is judged (`state/nodes/balance.rs`), how entries move (`resize.rs`).
 
-use octavo_table::{SegmentIndex, entries_per_segment};
+use octavo_table::SegmentIndex;
 
 use crate::state::nodes::{Pressure, TIMES, Verdict, judge};
 use crate::state::partition::PartitionInner;
 use crate::sync::lock;
-use crate::ways::WAYS;
 
 /// Fewest sampled arrivals that a comparison needs.
 const ARRIVALS_MIN: f64 = 512.0;
@@ -51,7 +50,8 @@ impl PartitionInner {
         looks.verdict = verdict;
         let verdict = verdict.filter(|_| looks.times >= TIMES)?;
         let entries = self.table.entries_of_node(verdict.hot);
-        let most = (self.table.live_segments() as usize * entries_per_segment(WAYS) as usize / STEP).max(1);
+        let all: usize = self.table.entries_per_segment().iter().sum();
+        let most = (all / STEP).max(1);
         Some((verdict, ((entries as f64 * verdict.excess / 2.0) as usize).clamp(1, most)))
     }
 }
