@@ -49,8 +49,11 @@ fn resident() -> (Cache, Object) {
     (cache, object)
 }
 
-/// Reads and writes every page: a part of it, the whole page, and parts of two pages.
+/// Reads and writes every page: a part of it, the whole page, and parts of two pages. Also reads
+/// all pages at once, except the first and the last byte.
 fn hit(object: &Object) {
+    let mut all = [7; PAGES as usize * PAGE - 2];
+    object.read_at(1, &mut all).unwrap();
     let mut bytes = [7; PAGE];
     for page in 0..PAGES - 1 {
         for (offset, len) in [(100, 128), (0, PAGE), (4000, 200)] {
@@ -70,6 +73,23 @@ fn reads_and_writes_that_hit_allocate_nothing() {
     assert_eq!(ALLOCATIONS.get(), before);
     object.write_at(40 << 20, &[1]).unwrap();
     assert!(ALLOCATIONS.get() > before, "a write that misses makes a task, which is counted");
+}
+
+/// A cache makes its first lane, which allocates, for the first call that takes one.
+#[test]
+fn reads_of_several_resident_pages_take_no_lane() {
+    let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() }).unwrap();
+    let partition = cache.partition(PartitionConfig::new("p")).unwrap();
+    let object = partition.open(Store::memory("m", 64 << 20), "o").unwrap();
+    (0..PAGES).for_each(|page| object.read_at(page * PAGE as u64, &mut [0]).unwrap());
+    let mut bytes = vec![7; PAGES as usize * PAGE];
+    let before = ALLOCATIONS.get();
+    for (offset, len) in [(0, PAGES as usize * PAGE), (1, (PAGES as usize - 1) * PAGE), (4095, 2)] {
+        object.read_at(offset, &mut bytes[..len]).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+    object.read_at(PAGE as u64, &mut bytes).unwrap();
+    assert!(ALLOCATIONS.get() > before, "one page is missing, so the read takes a lane");
 }
 
 #[test]

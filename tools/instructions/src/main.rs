@@ -1,7 +1,8 @@
 //! Loops of hits of 128 bytes, and of misses, whose instructions are counted:
-//! `octavo-instructions single|batch|write|pin|miss|nodes|nodes-batch|recorded|sampled COUNT`.
+//! `octavo-instructions MODE COUNT`. The modes:
 //!
 //! - `single` and `batch`: reads by `read_at`, and by `read_batch` in batches of 32.
+//! - `sequential`: reads of 128 KiB by `read_at`, one after the other.
 //! - `write`: writes by `write_at` in write-back mode, to pages that are dirty already.
 //! - `pin`: pins by `pin`, each dropped at once.
 //! - `miss`: reads by `read_at` of random pages of a file of 1 GiB of zeros, sixty times the
@@ -31,6 +32,9 @@ const BYTES: usize = 128;
 const BATCH: usize = 32;
 const PAGE_BYTES: u64 = 4096;
 
+/// The length of a `sequential` read.
+const LONG_BYTES: usize = 128 << 10;
+
 /// The memory of the cache.
 const MEMORY_BYTES: u64 = 20 << 20;
 
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
         (Some("single"), Some(count)) => object(1).and_then(|object| single(&object, count)),
         (Some("pin"), Some(count)) => object(1).and_then(|object| pin(&object, count)),
         (Some("batch"), Some(count)) => object(1).and_then(|object| batch(&object, count)),
+        (Some("sequential"), Some(count)) => object(1).and_then(|object| sequential(&object, count)),
         (Some("miss"), Some(count)) => miss(count),
         (Some("write"), Some(count)) => object(1).and_then(|object| write(&object, count)),
         (Some("nodes"), Some(count)) => object(2).and_then(|object| single(&object, count)),
@@ -52,7 +57,7 @@ fn main() -> ExitCode {
         (Some("sampled"), Some(count)) => recorded(WHOLE / 64, count),
         _ => {
             eprintln!(
-                "octavo-instructions single|batch|write|pin|miss|nodes|nodes-batch|recorded|sampled COUNT"
+                "octavo-instructions single|batch|sequential|write|pin|miss|nodes|nodes-batch|recorded|sampled COUNT"
             );
             return ExitCode::from(2);
         }
@@ -155,6 +160,16 @@ fn single(object: &Object, count: u64) -> Result<(), octavo::Error> {
     let mut buffer = [0; BYTES];
     for number in 0..count {
         object.read_at(offset(number), &mut buffer)?;
+        black_box(&mut buffer);
+    }
+    Ok(())
+}
+
+fn sequential(object: &Object, count: u64) -> Result<(), octavo::Error> {
+    let mut buffer = vec![0; LONG_BYTES];
+    for number in 0..count {
+        let offset = number * LONG_BYTES as u64 % (PAGES * PAGE_BYTES);
+        object.read_at(offset, &mut buffer)?;
         black_box(&mut buffer);
     }
     Ok(())

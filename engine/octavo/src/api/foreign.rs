@@ -7,7 +7,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use crate::error::Error;
-use crate::flight::{Job, Object};
+use crate::flight::{Job, Object, Task};
 use crate::memory::{Lent, Piece, PieceList};
 use crate::position::ByteOffset;
 use crate::state::counters::Count;
@@ -261,7 +261,8 @@ impl Object {
     unsafe fn read_any(&self, offset: ByteOffset, memory: *mut u8, len: usize) -> Result<(), Error> {
         self.inner.check(offset, len as u64)?;
         if !self.inner.in_one_page(offset, len) {
-            return self.read_slowly(offset, Lent::one_piece(memory), len);
+            // SAFETY: the caller's promise, and the range was checked.
+            return unsafe { self.read_several(offset, memory, len) };
         }
         // SAFETY: the caller's promise, and the range lies in one page.
         if unsafe { self.inner.read_hit(offset, memory, len) } {
@@ -270,6 +271,23 @@ impl Object {
         self.begin_slow_read(offset, len);
         // SAFETY: as above.
         unsafe { self.read_alone(offset, memory, len) }
+    }
+
+    /// Reads a range of several pages: a run of hits, and a task for the rest.
+    ///
+    /// # Safety
+    /// As `read_raw_at`, and the range lies in the object.
+    unsafe fn read_several(&self, offset: ByteOffset, memory: *mut u8, len: usize) -> Result<(), Error> {
+        let inner = &*self.inner;
+        inner.count_read(1, len as u64);
+        inner.partition.shared.check_process()?;
+        // SAFETY: the caller's promise.
+        let next = unsafe { inner.read_run(offset, memory, len) };
+        if next == inner.partition.page_size.page_range(offset, len as u64).end {
+            return Ok(());
+        }
+        let task = Task::new(Job::Read, self.inner.clone(), offset, Lent::one_piece(memory), len);
+        self.run(task.starting_at(next))
     }
 
     #[cold]

@@ -116,6 +116,13 @@ impl Task {
         self
     }
 
+    /// Makes a task whose pages before `page` are done. Its range remains that of the request, by
+    /// which streams of reads are detected.
+    pub fn starting_at(mut self, page: PageIndex) -> Task {
+        self.next = page;
+        self
+    }
+
     /// Creates a task for whole pages, without memory of the caller.
     pub fn of_pages(job: Job, object: &Arc<ObjectInner>, pages: Range<PageIndex>) -> Task {
         let mut task = Task::new(job, object.clone(), ByteOffset(0), Lent::NONE, 0);

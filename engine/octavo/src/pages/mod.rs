@@ -7,4 +7,5 @@ pub(crate) mod mover;
 pub(crate) mod nodes;
 pub(crate) mod overwrite;
 pub(crate) mod record;
+pub(crate) mod run;
 pub(crate) mod steps;

@@ -165,3 +165,40 @@ fn a_partition_that_grows_and_shrinks_keeps_its_bytes() {
         }
     });
 }
+
+/// The pages before the first one that is missing are served without a task, the others by one.
+#[test]
+fn a_read_of_several_pages_counts_each_page_once_wherever_pages_are_missing() {
+    // More pages than are looked up together; the last page is partial.
+    const PAGES: u64 = 150;
+    const LEN: u64 = (PAGES - 1) * 4096 + 1000;
+    let config = CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() };
+    let (_cache, partition, object) = scene(config, PartitionConfig::new("p"), Store::memory("m", LEN));
+    let bytes = pattern(3, LEN as usize);
+    object.write_at(0, &bytes).unwrap();
+    for gaps in [&[][..], &[0], &[1], &[70], &[PAGES - 2], &[5, 6, 64, 128], &[63, 148]] {
+        for (first, end) in [(0, LEN), (1, LEN), (4095, LEN - 999), (3 * 4096 + 5, LEN - 4096)] {
+            // Nothing is read if all pages are resident.
+            object.read_at(0, &mut vec![0; LEN as usize]).unwrap();
+            gaps.iter().for_each(|page| object.advise(page * 4096, 4096, Advice::DontNeed).unwrap());
+            let touched = first / 4096..end.div_ceil(4096);
+            let missing = touched.clone().filter(|page| !object.is_resident(page * 4096)).count() as u64;
+            assert_eq!(missing, gaps.iter().filter(|page| touched.contains(page)).count() as u64);
+            let counts = || {
+                let stat = partition.stat();
+                [stat.requests_read, stat.read_bytes, stat.hits, stat.misses, stat.fills]
+            };
+            let before = counts();
+            assert!(bytes_at(&object, first, end - first) == bytes[first as usize..end as usize]);
+            let after = counts();
+            let hits = touched.end - touched.start - missing;
+            let added: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
+            assert_eq!(added, [1, end - first, hits, missing, missing], "{gaps:?}, {first} to {end}");
+        }
+    }
+    let error = object.read_at(LEN - 5000, &mut [0; 5001]).expect_err("past the end");
+    assert!(matches!(error, octavo::Error::PastEnd { .. }));
+    object.close().unwrap();
+    let error = object.read_at(0, &mut [0; 8192]).expect_err("closed");
+    assert!(matches!(error, octavo::Error::Closed { .. }));
+}
