@@ -46,7 +46,8 @@ pub struct Arguments {
         conflicts_with_all = ["tenants", "limit", "html", "period"])]
     fit: Option<u64>,
     /// Partitions that share the working set of --fit equally [default: 1]
-    #[arg(long, value_name = "N", requires = "fit", value_parser = clap::value_parser!(u32).range(1..=65535))]
+    #[arg(long, value_name = "N", requires = "fit", conflicts_with = "tenants",
+        value_parser = clap::value_parser!(u32).range(1..=65535))]
     partitions: Option<u32>,
     #[command(flatten)]
     reading: Reading,

@@ -121,7 +121,8 @@ fn sizes_that_no_cache_has_are_refused_with_a_reason() {
         ("--fit 64MiB --memory 1MiB", "--memory 1 MiB: memory_max_bytes is 1048576: too little"),
         ("--fit 64MiB --partitions 0", "0 is not in 1..=65535"),
         ("--fit 64MiB --trace a=gen:zipf:pages=10", "cannot be used with"),
-        ("--partitions 2 --memory 8MiB --trace a=gen:zipf:pages=10", "--fit <SIZE>"),
+        ("--partitions 2 --memory 8MiB --trace a=gen:zipf:pages=10", "cannot be used with"),
+        ("--partitions 2 --memory 8MiB", "--fit <SIZE>"),
     ] {
         let output = octavo(&["plan"].into_iter().chain(words.split(' ')).collect::<Vec<_>>());
         let said = String::from_utf8_lossy(&output.stderr);
