@@ -80,11 +80,14 @@ fn boot(kernel: &Path, initramfs: &Path, nodes: u32, cores: u32) -> Result<(), S
     // One thread emulates all processors, which takes no longer. With a thread per processor, on a
     // busy machine, a kernel thread waited forever for another processor (a soft lockup, which now
     // makes the kernel panic at once). qemu would emulate cmpxchg16b by stopping all processors, so
-    // the guest has none. `nokaslr`: the kernel stays at its linked address.
+    // the guest has none. `nokaslr`: the kernel stays at its linked address. `no_timer_check`: on a
+    // busy machine, the kernel does not see ten ticks of its timer in time, and panics.
     qemu.args(["-accel", "tcg,thread=single", "-cpu", "qemu64,-cx16"]);
     qemu.args(["-nodefaults", "-no-reboot"]);
     qemu.args(["-display", "none", "-serial", "stdio"]);
-    let append = format!("console=ttyS0 nokaslr quiet panic=-1 softlockup_panic=1 OCTAVO_NODES={nodes}");
+    let append = format!(
+        "console=ttyS0 nokaslr no_timer_check quiet panic=-1 softlockup_panic=1 OCTAVO_NODES={nodes}"
+    );
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs).args(["-append", &append]);
     qemu.args(["-smp", &(nodes * cores).to_string(), "-m", &format!("{}M", nodes * NODE_MIB)]);
     for node in 0..nodes {
