@@ -29,27 +29,19 @@
 //! Time is the set's own clock, which advances by one tick when a page comes in. A turnover is as
 //! many ticks as the set has ways.
 
-use super::lead::{BUCKETS, Order};
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+mod x86_64;
+
+mod worth;
+
+use super::lead::Order;
 use super::view::{Policy, View};
 use crate::sync::atomic::Ordering::Relaxed;
+use worth::{AGE_MAX, USES_MAX, uses, worth};
+pub(crate) use worth::{age, cell};
 
 /// The policy that chooses its eviction order by the load; see the head of this file.
 pub struct Octavo;
-
-const USES_MAX: u16 = 63;
-
-/// The search for a victim reduces larger ages to this, so that eight bits hold the age of every
-/// page, and of its ghost later on.
-const AGE_MAX: u8 = 180;
-
-fn uses(meta: u16) -> u16 {
-    meta >> 2 & USES_MAX
-}
-
-/// Returns the ticks since the last use.
-pub(crate) fn age(meta: u16, clock: u16) -> u8 {
-    (clock as u8).wrapping_sub((meta >> 8) as u8)
-}
 
 fn history(clock: u16, uses: u16, interval: u16) -> u16 {
     clock << 8 | uses.min(USES_MAX) << 2 | interval
@@ -68,105 +60,6 @@ fn used_again(meta: u16, clock: u16, ways: usize) -> u16 {
     history(clock, uses(meta) + 1, interval(age(meta, clock), ways))
 }
 
-/// Returns the index of the cell, below `CLASSES * BUCKETS`, for a history and an age.
-#[inline(always)]
-pub(crate) fn cell(meta: u16, age: u8) -> usize {
-    FIRST_CELL[meta as usize & 0xff] as usize + BUCKET[age as usize] as usize
-}
-
-/// The first cell of a history, by its lower byte.
-const FIRST_CELL: [u16; 256] = {
-    let mut cells = [0; 256];
-    let mut meta = 0;
-    while meta < cells.len() {
-        let by_uses = match meta >> 2 {
-            0..=1 => 0,
-            2 => 1,
-            3 => 2,
-            4..=5 => 3,
-            6..=8 => 4,
-            9..=15 => 5,
-            16..=31 => 6,
-            _ => 7,
-        };
-        cells[meta] = ((by_uses * 4 + (meta & 3)) * BUCKETS) as u16;
-        meta += 1;
-    }
-    cells
-};
-
-/// The bucket of an age.
-const BUCKET: [u8; 256] = {
-    let mut buckets = [0; 256];
-    let mut age = 0;
-    while age < buckets.len() {
-        let odd = 2 * age + 1;
-        let doubling = odd.ilog2() as usize;
-        // The two bits after the highest.
-        buckets[age] = (4 * doubling + ((odd << 2 >> doubling) & 3)) as u8;
-        age += 1;
-    }
-    buckets
-};
-
-/// `log2(uses) * 256`.
-const LOG2_256: [u32; USES_MAX as usize + 1] = [
-    0, 0, 256, 406, 512, 594, 662, 719, 768, 812, 850, 886, 918, 947, 975, 1000, 1024, 1046, 1068, 1087,
-    1106, 1124, 1142, 1158, 1174, 1189, 1203, 1217, 1231, 1244, 1256, 1268, 1280, 1291, 1302, 1313, 1324,
-    1334, 1343, 1353, 1362, 1372, 1380, 1389, 1398, 1406, 1414, 1422, 1430, 1437, 1445, 1452, 1459, 1466,
-    1473, 1480, 1487, 1493, 1500, 1506, 1512, 1518, 1524, 1530,
-];
-
-/// `sqrt(uses) * 256`.
-const SQRT_256: [u16; USES_MAX as usize + 1] = {
-    let mut roots = [0u16; USES_MAX as usize + 1];
-    let mut uses = 0;
-    while uses < roots.len() {
-        roots[uses] = ((uses as u32) << 16).isqrt() as u16;
-        uses += 1;
-    }
-    roots
-};
-
-/// Half-life of a use in `Order::Lrfu`, in turnovers.
-const HALF_LIFE: u32 = 8;
-
-/// `2^24 / (age + 1)`, rounded up: a multiplication by it replaces a division, with exact results
-/// for the numbers that `Order::Rate` divides.
-const PER_TICK: [u32; 256] = {
-    let mut quotients = [0; 256];
-    let mut age = 0;
-    while age < quotients.len() {
-        quotients[age] = (1u32 << 24).div_ceil(age as u32 + 1);
-        age += 1;
-    }
-    quotients
-};
-
-/// Returns the worth of a page by an order; the page with the least worth is evicted. `density`
-/// returns the density of a cell.
-#[inline(always)]
-fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) -> u16) -> u32 {
-    let uses = uses(meta) as u32;
-    let youth = u8::MAX - age;
-    let (worth, among_equals) = match order {
-        Order::Density => (density(cell(meta, age)) as u32, youth),
-        Order::Rate => {
-            let rate = ((uses as u64 * 256 * PER_TICK[age as usize] as u64) >> 24) as u32;
-            let is_due = uses == 1 && age as usize >= ways / 8;
-            (if is_due { 0 } else { rate }, youth)
-        }
-        Order::Lrfu => (LOG2_256[uses as usize] * HALF_LIFE * ways as u32 + youth as u32 * 256, youth),
-        // A page that has not been used for `AGE_MAX` ticks is worth nothing, however often it was
-        // used before.
-        Order::Lfu => (if age < AGE_MAX { uses } else { 0 }, age),
-        Order::Recency => {
-            (((SQRT_256[uses as usize] as u64 * PER_TICK[age as usize] as u64) >> 16) as u32, youth)
-        }
-    };
-    worth << 8 | among_equals as u32
-}
-
 /// Returns the way that an order evicts. Limits the ages of all ways to `AGE_MAX`.
 #[inline(always)]
 pub(crate) fn victim_by(
@@ -175,6 +68,16 @@ pub(crate) fn victim_by(
     candidates: u32,
     density: impl Fn(usize) -> u16,
 ) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    if let Some(meta) = view.meta_of_all() {
+        return x86_64::least(order, meta, view.clock, candidates, density);
+    }
+    least_each(order, view, candidates, density)
+}
+
+/// The search way by way: the reference implementation.
+#[inline]
+fn least_each(order: Order, view: &View<'_>, candidates: u32, density: impl Fn(usize) -> u16) -> usize {
     // One loop per order, so that no loop tests the order at each way.
     match order {
         Order::Density => least(Order::Density, view, candidates, density),
@@ -242,7 +145,14 @@ impl Policy for Octavo {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::worth::{BUCKET, LOG2_256, PER_TICK};
     use super::*;
+    use crate::policy::lead::{BUCKETS, CLASSES};
+    use crate::sync::atomic::{AtomicU8, AtomicU16};
+    use crate::word::ghost::Ghosts;
+    use octavo_random::Random;
+
+    const CELLS: usize = CLASSES * BUCKETS;
 
     #[test]
     fn ages_fall_into_buckets_in_order_and_fill_them() {
@@ -298,6 +208,69 @@ mod tests {
         for ((age, uses), order) in all.flat_map(|page| Order::ALL.map(|order| (page, order))) {
             let worth = worth(order, history(0, uses, 0), age, 32, |_| u16::MAX);
             assert!(worth < (1 << (u32::BITS - WAY_BITS)) - 1, "{order:?}: {uses} uses, {age} ticks ago");
+        }
+    }
+
+    /// Asserts that both searches choose the same way and leave the same bits.
+    fn assert_same_search(order: Order, bits: &[u16], clock: u16, candidates: u32, densities: &[u16]) {
+        let search = |by: &dyn Fn(&View<'_>) -> usize| {
+            let meta: Vec<AtomicU16> = bits.iter().map(|bits| AtomicU16::new(*bits)).collect();
+            let (hand, head, count) = (AtomicU8::new(0), AtomicU8::new(0), AtomicU8::new(0));
+            let view = View::new(&meta, &hand, clock, Ghosts::new(&[], &head, &count), None, None);
+            let way = by(&view);
+            (way, meta.iter().map(|meta| meta.load(Relaxed)).collect::<Vec<_>>())
+        };
+        let found = search(&|view| victim_by(order, view, candidates, |cell| densities[cell]));
+        let expected = search(&|view| least_each(order, view, candidates, |cell| densities[cell]));
+        assert_eq!(found, expected, "{order:?} {clock} {candidates:#x} {bits:?}");
+    }
+
+    #[test]
+    fn the_search_agrees_with_its_twin_on_random_sets() {
+        let mut random = Random::new(3);
+        for round in 0..if cfg!(miri) { 10 } else { 20_000 } {
+            // Few different densities, uses and ages, so that many pages are equal.
+            let (many, clock) = (round % 3 == 0, random.next_u64() as u16);
+            let any = if many { u64::MAX } else { 0x8003 };
+            let densities: Vec<u16> = (0..CELLS).map(|_| (random.next_u64() & any) as u16).collect();
+            let ways = [16, 16, 16, 8, 32, 5][round % 6];
+            let page = |random: &mut Random| match random.below(3) {
+                0 => random.next_u64() as u16,
+                1 => history(clock.wrapping_sub(random.below(3) as u16), random.below(4) as u16, 1),
+                _ => history(clock.wrapping_sub(175 + random.below(10) as u16), random.below(70) as u16, 2),
+            };
+            let bits: Vec<u16> = (0..ways).map(|_| page(&mut random)).collect();
+            let all = u32::MAX >> (u32::BITS - ways);
+            let some = random.next_u64() as u32 & all;
+            for (order, candidates) in Order::ALL.iter().flat_map(|order| [(*order, all), (*order, some)]) {
+                if candidates != 0 {
+                    assert_same_search(order, &bits, clock, candidates, &densities);
+                }
+            }
+        }
+    }
+
+    /// Sorted by worth, each page is compared with the next one: then the search orders all pages
+    /// as `worth` does.
+    #[test]
+    #[cfg_attr(miri, ignore = "under miri the search is its twin")]
+    fn the_search_orders_all_histories_and_ages_by_their_worth() {
+        let densities: Vec<u16> = (0..CELLS).map(|cell| (cell as u16).wrapping_mul(0x9E37)).collect();
+        for order in Order::ALL {
+            let page = |bits: u16| (worth(order, bits, age(bits, 0), 16, |cell| densities[cell]), bits);
+            let mut pages: Vec<(u32, u16)> =
+                (0..=u16::MAX).filter(|bits| age(*bits, 0) <= AGE_MAX).map(page).collect();
+            pages.sort_unstable();
+            for (number, pair) in pages.windows(2).enumerate() {
+                let (first, second) = (number % 16, (number / 16 + 1 + number) % 16);
+                if first != second {
+                    let mut bits = [0; 16];
+                    (bits[first], bits[second]) = (pair[0].1, pair[1].1);
+                    assert_same_search(order, &bits, 0, 1 << first | 1 << second, &densities);
+                    (bits[first], bits[second]) = (pair[1].1, pair[0].1);
+                    assert_same_search(order, &bits, 0, 1 << first | 1 << second, &densities);
+                }
+            }
         }
     }
 

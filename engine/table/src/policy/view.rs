@@ -42,6 +42,12 @@ impl<'s> View<'s> {
         self.meta[way].load(Ordering::Relaxed)
     }
 
+    /// Returns the policy's bits of all ways, if the set has `N` ways.
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    pub(crate) fn meta_of_all<const N: usize>(&self) -> Option<&[AtomicU16; N]> {
+        self.meta.as_array()
+    }
+
     /// Sets the policy's bits of a way. Relaxed: as `meta`.
     pub fn set_meta(&self, way: usize, meta: u16) {
         self.meta[way].store(meta, Ordering::Relaxed);

@@ -42,7 +42,10 @@ impl<'s> Ghosts<'s> {
         entry.store((meta as u32) << 16 | print as u32, Relaxed);
         match is_full {
             false => self.count.store(count as u8 + 1, Relaxed),
-            true => self.head.store((self.head() as u8 + 1) % self.ring.len() as u8, Relaxed),
+            true => {
+                let next = self.head() + 1;
+                self.head.store(if next == self.ring.len() { 0 } else { next as u8 }, Relaxed);
+            }
         }
         forgotten
     }
