@@ -300,11 +300,14 @@ impl Lessons {
         }
         // The page's sets in the miniatures lie far apart and are probably not cached: prefetching
         // loads them together instead of one after the other.
-        self.contenders.iter().for_each(|contender| contender.miniature.prefetch(tag));
+        let Some(set) = self.contenders.first().map(|contender| contender.miniature.set_of(tag)) else {
+            return;
+        };
+        self.contenders.iter().for_each(|contender| contender.miniature.prefetch(set));
         let densities = if self.size.densities { learner.lead.densities() } else { &[] };
         for contender in &mut self.contenders {
             let tally = if contender.order == Order::Density { self.tally.as_mut() } else { None };
-            contender.access(tag, densities, tally);
+            contender.access(set, tag, densities, tally);
         }
         // None if the learner has just become too small to learn.
         let Some(misses) = self.contenders.first().map(|contender| contender.misses_all) else { return };
@@ -362,8 +365,8 @@ impl Contender {
         Contender { order, miniature: Miniature::new(slots, ways), misses: 0.0, misses_all: 0 }
     }
 
-    fn access(&mut self, tag: Tag, densities: &[AtomicU16], tally: Option<&mut Tally>) {
-        if !self.miniature.access(tag, &mut OneOrder { order: self.order, densities, tally }) {
+    fn access(&mut self, set: usize, tag: Tag, densities: &[AtomicU16], tally: Option<&mut Tally>) {
+        if !self.miniature.access_in(set, tag, &mut OneOrder { order: self.order, densities, tally }) {
             self.misses += 1.0;
             self.misses_all += 1;
         }

@@ -148,21 +148,21 @@ impl Miniature {
         self.prints.len()
     }
 
-    /// Returns the set of a page: a multiple of the reversed place, scaled. The sample of a run is
-    /// as evenly spread over these sets as the run is over the table's, because reversed places of
-    /// a sample of a run are equally far apart, and multiples of the golden ratio spread such
-    /// numbers evenly (Fibonacci hashing; Knuth, volume 3, 6.4).
+    /// Returns the set of a page, which is the same in all miniatures of this size: a multiple of
+    /// the reversed place, scaled. The sample of a run is as evenly spread over these sets as the
+    /// run is over the table's, because reversed places of a sample of a run are equally far apart,
+    /// and multiples of the golden ratio spread such numbers evenly (Fibonacci hashing; Knuth,
+    /// volume 3, 6.4).
     #[inline(always)]
-    fn set_of(&self, tag: Tag) -> usize {
+    pub fn set_of(&self, tag: Tag) -> usize {
         const GOLDEN: u32 = 0x9E37_79B1;
         let spread = tag.place().reverse_bits().wrapping_mul(GOLDEN);
         ((u64::from(spread) * self.sets.len() as u64) >> u32::BITS) as usize
     }
 
-    /// Prefetches what an access to a page will touch.
+    /// Prefetches what an access to a page of this set will touch.
     #[inline(always)]
-    pub fn prefetch(&self, tag: Tag) {
-        let set = self.set_of(tag);
+    pub fn prefetch(&self, set: usize) {
         prefetch(&self.sets[set]);
         prefetch(&self.prints[set * self.ways]);
         prefetch(&self.meta[set * self.ways]);
@@ -174,13 +174,21 @@ impl Miniature {
     /// Runs an access to a page. Returns true if it was a hit.
     #[inline(always)]
     pub fn access<G: Guide>(&mut self, tag: Tag, guide: &mut G) -> bool {
-        let number = self.set_of(tag);
+        self.access_in(self.set_of(tag), tag, guide)
+    }
+
+    /// Runs an access as [`Self::access`] does, to a page of set `number`.
+    #[inline(always)]
+    pub fn access_in<G: Guide>(&mut self, number: usize, tag: Tag, guide: &mut G) -> bool {
+        debug_assert_eq!(number, self.set_of(tag));
         let at = number * self.ways;
         let (prints, meta) = (&mut self.prints[at..at + self.ways], &self.meta[at..at + self.ways]);
         let set = &mut self.sets[number];
         let print = tag.ghost_print();
         let count = set.count as usize;
-        if let Some(way) = prints[..count].iter().position(|other| *other == print) {
+        if has(prints, print)
+            && let Some(way) = prints[..count].iter().position(|other| *other == print)
+        {
             // As with the table's marks, several hits between two arrivals count as one for a
             // policy that does not count hits.
             if G::Policy::COUNTS_HITS || set.marks >> way & 1 == 0 {
@@ -246,6 +254,15 @@ impl Miniature {
             set.marks = 0;
         }
     }
+}
+
+/// Returns whether a print is among others, free ways included. The comparison of eight prints at
+/// a time rules most pages out at little cost.
+#[inline(always)]
+fn has(prints: &[u16], print: u16) -> bool {
+    let (eights, rest) = prints.as_chunks::<8>();
+    let in_eight = |eight: &[u16; 8]| eight.iter().fold(false, |has, other| has | (*other == print));
+    eights.iter().any(in_eight) || rest.contains(&print)
 }
 
 /// For the tests of policies, which look into one set.
