@@ -6,6 +6,8 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
+use octavo_table::Tag;
+
 use crate::error::Error;
 use crate::flight::{Job, Object, Task};
 use crate::memory::{Lent, Piece, PieceList};
@@ -264,13 +266,14 @@ impl Object {
             // SAFETY: the caller's promise, and the range was checked.
             return unsafe { self.read_several(offset, memory, len) };
         }
+        let tag = self.inner.tag_at(offset);
         // SAFETY: the caller's promise, and the range lies in one page.
-        if unsafe { self.inner.read_hit(offset, memory, len) } {
+        if unsafe { self.inner.read_hit(tag, offset, memory, len) } {
             return Ok(());
         }
-        self.begin_slow_read(offset, len);
+        self.begin_slow_read(tag, len);
         // SAFETY: as above.
-        unsafe { self.read_alone(offset, memory, len) }
+        unsafe { self.read_alone(tag, offset, memory, len) }
     }
 
     /// Reads a range of several pages: a run of hits, and a task for the rest.
@@ -292,13 +295,13 @@ impl Object {
 
     #[cold]
     fn read_slowly(&self, offset: ByteOffset, memory: Lent, len: usize) -> Result<(), Error> {
-        self.begin_slow_read(offset, len);
+        self.begin_slow_read(self.inner.tag_at(offset), len);
         self.run_lent(Job::Read, offset, memory, len)
     }
 
     /// Prefetches the cache lines of the first page's set, and counts the request meanwhile.
-    fn begin_slow_read(&self, offset: ByteOffset, len: usize) {
-        self.inner.partition.table.prefetch_miss(self.inner.tag_at(offset));
+    fn begin_slow_read(&self, tag: Tag, len: usize) {
+        self.inner.partition.table.prefetch_miss(tag);
         self.inner.count_read(1, len as u64);
     }
 

@@ -98,7 +98,7 @@ impl Object {
             let in_page = inner.partition.page_bytes() - inner.partition.page_size.offset_in_page(offset);
             let (now, later) = rest.split_at_mut(in_page.min(rest.len()));
             // SAFETY: the slice is valid for its length, and the range lies in one page.
-            if !unsafe { inner.read_hit(offset, now.as_mut_ptr(), now.len()) } {
+            if !unsafe { inner.read_hit(inner.tag_at(offset), offset, now.as_mut_ptr(), now.len()) } {
                 return Ok(false);
             }
             (offset, rest) = (offset + in_page as u64, later);

@@ -38,12 +38,13 @@ struct Wanted {
 }
 
 impl Object {
-    /// Reads `len` bytes inside one page, whose request was counted.
+    /// Reads `len` bytes inside the page `tag`, whose request was counted.
     ///
     /// # Safety
-    /// `memory` is valid for writes of `len` bytes, and the range lies in one page.
+    /// `memory` is valid for writes of `len` bytes, and the range lies in the page.
     pub(crate) unsafe fn read_alone(
         &self,
+        tag: Tag,
         offset: ByteOffset,
         memory: *mut u8,
         len: usize,
@@ -51,7 +52,7 @@ impl Object {
         let (object, partition) = (&*self.inner, &*self.inner.partition);
         let page = partition.page_size.page_of(offset);
         let skip = partition.page_size.offset_in_page(offset);
-        let wanted = Wanted { page, tag: object.tag(page), skip, memory, len };
+        let wanted = Wanted { page, tag, skip, memory, len };
         let task = || Task::new(Job::Read, self.inner.clone(), offset, Lent::one_piece(memory), len);
         let Some(claimed) = object.claim_alone(&wanted) else { return self.run(task()) };
         let Some(slot) = claimed else {

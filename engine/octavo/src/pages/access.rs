@@ -167,19 +167,20 @@ impl PartitionInner {
 }
 
 impl ObjectInner {
-    /// Reads a range inside one page, and counts the hit, if the page is resident. Otherwise
+    /// Reads a range inside the page `tag`, and counts the hit, if the page is resident. Otherwise
     /// returns `false`, and has counted nothing.
     ///
     /// # Safety
-    /// `to` is valid for `len` bytes, and the range lies in one page.
+    /// `to` is valid for `len` bytes, and the range lies in the page.
     #[inline(always)]
-    pub unsafe fn read_hit(&self, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn read_hit(&self, tag: Tag, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
         let Some(counts) = self.partition.counters.at_hand() else {
             // SAFETY: the caller's promise.
             return unsafe { self.read_accounted(offset, to, len) };
         };
+        let skip = self.partition.page_size.offset_in_page(offset);
         // SAFETY: as above.
-        let is_hit = unsafe { self.read_page(offset, to, len) };
+        let is_hit = unsafe { self.partition.copy_resident(tag, skip, to, len) };
         if is_hit {
             counts.add_hit(len as u64);
         }

@@ -124,18 +124,6 @@ impl ObjectInner {
         // hits, because `inline_end` is not 0.
         unsafe { partition.copy_inline(self.near_tag_at(partition, offset), skip, to, len) }
     }
-
-    /// Reads a range inside one page if the page is resident. Counts nothing.
-    ///
-    /// # Safety
-    /// `to` is valid for `len` bytes, and the range lies in one page.
-    #[inline(always)]
-    pub unsafe fn read_page(&self, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
-        let partition = &*self.partition;
-        let skip = partition.page_size.offset_in_page(offset);
-        // SAFETY: the caller's promise.
-        unsafe { partition.copy_resident(self.tag_at(offset), skip, to, len) }
-    }
 }
 
 impl PartitionInner {

@@ -226,13 +226,14 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         let occupied = head.occupied.load(Ordering::Relaxed);
         // T7.
         let orphans = self.orphans();
+        let mut view = self.view(set);
         // 1. A way without a page. A Detached slot is still a snapshot for its pins and is skipped.
         for way in ways_of(!occupied & Table::<W>::ALL_WAYS) {
             let slot = self.table.slot_in(set, way);
             let word = slot.load();
             if word.state() == State::Free && slot.claim_as(State::Filling, word, tag, orphans) {
-                let ghost = self.take_ghost::<P>(set, tag, is_miss);
-                self.admit::<P>(set, way, tag, ghost);
+                let ghost = self.take_ghost::<P>(&view, tag, is_miss);
+                self.admit::<P>(set, &mut view, way, tag, ghost);
                 return Claim::Claimed { slot: self.table.index_of(set, way), evicted: None };
             }
         }
@@ -243,7 +244,6 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         let mut copies = if self.table.copies_yield() { self.copies_of(set) } else { 0 };
         let mut spent = head.spent.load(Ordering::Relaxed) & occupied;
         while candidates != 0 {
-            let view = self.view(set);
             let first = if copies != 0 { copies } else { spent };
             let way = P::victim(&view, if first != 0 { first } else { candidates });
             debug_assert!(candidates >> way & 1 == 1, "a policy names one of the candidates");
@@ -263,9 +263,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
             }
             // The page's ghost is taken before the victim becomes a ghost, because the victim's may
             // replace it.
-            let ghost = self.take_ghost::<P>(set, tag, is_miss);
-            let evicted = self.left::<P>(set, word, old, meta);
-            self.admit::<P>(set, way, tag, ghost);
+            let ghost = self.take_ghost::<P>(&view, tag, is_miss);
+            let evicted = self.left_in::<P>(set, &view, word, old, meta);
+            self.admit::<P>(set, &mut view, way, tag, ghost);
             return Claim::Claimed { slot: self.table.index_of(set, way), evicted };
         }
         Claim::Full
@@ -274,19 +274,32 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     /// Records that a way with this word and tag was taken. Returns the page that was evicted, if
     /// the way held a page and not a copy.
     pub(crate) fn left<P: Policy>(&self, set: SetNumber, word: Word, old: Tag, meta: u16) -> Option<Tag> {
+        self.left_in::<P>(set, &self.view(set), word, old, meta)
+    }
+
+    #[inline(always)]
+    fn left_in<P: Policy>(
+        &self,
+        set: SetNumber,
+        view: &View<'_>,
+        word: Word,
+        old: Tag,
+        meta: u16,
+    ) -> Option<Tag> {
         let evicted = (word.state() == State::Clean).then_some(old)?;
         // T7.
         self.remember_orphans(set, word.twins());
         if P::GHOSTS {
-            self.view(set).ghosts.push(evicted.ghost_print(), meta);
+            view.ghosts.push(evicted.ghost_print(), meta);
         }
         Some(evicted)
     }
 
     /// Removes the ghost of a page and returns its policy bits. A miss of a page with a ghost is
     /// counted, because more memory would have saved it.
-    fn take_ghost<P: Policy>(&self, set: SetNumber, tag: Tag, is_miss: bool) -> Option<u16> {
-        let ghost = if P::GHOSTS { self.view(set).ghosts.take(tag.ghost_print()) } else { None };
+    #[inline(always)]
+    fn take_ghost<P: Policy>(&self, view: &View<'_>, tag: Tag, is_miss: bool) -> Option<u16> {
+        let ghost = if P::GHOSTS { view.ghosts.take(tag.ghost_print()) } else { None };
         if ghost.is_some() && is_miss {
             self.table.tally().ghost_hits.fetch_add(1, Ordering::Relaxed);
         }
@@ -294,16 +307,24 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     }
 
     /// Updates the set for an arrival, after the claim has succeeded.
-    fn admit<P: Policy>(&self, set: SetNumber, way: usize, tag: Tag, ghost: Option<u16>) {
+    #[inline(always)]
+    fn admit<P: Policy>(
+        &self,
+        set: SetNumber,
+        view: &mut View<'_>,
+        way: usize,
+        tag: Tag,
+        ghost: Option<u16>,
+    ) {
         let head = self.table.head(set);
         // Relaxed, all of it: the set's lock orders it, and optimistic readers treat fingerprints
         // as hints.
-        head.clock.store(head.clock.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        view.clock = view.clock.wrapping_add(1);
+        head.clock.store(view.clock, Ordering::Relaxed);
         self.table.fingerprints(set)[way].store(tag.fingerprint(), Ordering::Relaxed);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
         self.forget_ahead(set, way);
-        let view = self.view(set);
-        view.set_meta(way, P::admitted(&view, ghost));
+        view.set_meta(way, P::admitted(view, ghost));
     }
 
     /// Clears a way's `ahead` and `spent` bits: its page has left. A page that was read ahead and

@@ -63,6 +63,12 @@ impl<'s> Ghosts<'s> {
         if !has_lower_half(self.ring, print) {
             return None;
         }
+        self.take_found(print)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_found(&self, print: u16) -> Option<u16> {
         self.take_first(|entry| entry as u16 == print)
     }
 
@@ -88,10 +94,19 @@ impl<'s> Ghosts<'s> {
     #[inline(always)]
     fn take_first(&self, is_it: impl Fn(u32) -> bool) -> Option<u16> {
         let count = self.count();
-        let found = (0..count).find(|place| is_it(self.entry(*place).load(Relaxed)))?;
-        let meta = (self.entry(found).load(Relaxed) >> 16) as u16;
-        for later in found + 1..count {
-            self.entry(later - 1).store(self.entry(later).load(Relaxed), Relaxed);
+        let after = |at: usize| if at + 1 == self.ring.len() { 0 } else { at + 1 };
+        let mut at = self.head();
+        let mut later = 0..count;
+        later.find(|_| {
+            let found = is_it(self.ring[at].load(Relaxed));
+            at = if found { at } else { after(at) };
+            found
+        })?;
+        let meta = (self.ring[at].load(Relaxed) >> 16) as u16;
+        for _ in later {
+            let next = after(at);
+            self.ring[at].store(self.ring[next].load(Relaxed), Relaxed);
+            at = next;
         }
         self.count.store(count as u8 - 1, Relaxed);
         Some(meta)
