@@ -219,7 +219,7 @@ impl Object {
 
     /// Takes the range's pages (C3), waiting for pages in use.
     pub(super) fn take_all(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
-        while let Some(busy) = self.inner.take_pages(pages) {
+        while let Some(busy) = self.inner.take_pages(pages).busy {
             self.nap(|waiter| busy.register(&self.inner, waiter))?;
         }
         Ok(())

@@ -7,10 +7,11 @@
 use std::ops::Range;
 
 use octavo_disk::Store;
-use octavo_table::State;
+use octavo_table::{State, Tag};
 
 use crate::error::Error;
 use crate::flight::{EVERY, Job, Object, SyncState, Task};
+use crate::pages::ahead::Lookup;
 use crate::position::{ByteOffset, PageIndex};
 use crate::request::{Advice, Read};
 use crate::stat::ObjectStat;
@@ -284,6 +285,36 @@ impl Object {
     /// arrive or leave at any time.
     pub fn is_resident(&self, offset: u64) -> bool {
         self.inner.partition.table.find(self.inner.tag_at(ByteOffset(offset))).is_some()
+    }
+
+    /// Returns how many bytes of the range of `len` bytes at `offset` lie in resident pages now. A
+    /// hint, as [`is_resident`](Object::is_resident). Reads no page, and changes nothing that
+    /// decides which pages stay.
+    ///
+    /// # Errors
+    /// [`Error::PastEnd`] if the range ends beyond the object, [`Error::Closed`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.read_at(4096, &mut [0; 4096])?;
+    /// assert_eq!(object.resident_bytes(0, 1 << 20)?, 4096);
+    /// assert_eq!(object.resident_bytes(8000, 1000)?, 192);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn resident_bytes(&self, offset: u64, len: u64) -> Result<u64, Error> {
+        let (inner, offset) = (&*self.inner, ByteOffset(offset));
+        inner.check(offset, len)?;
+        let (page_size, table) = (inner.partition.page_size, &inner.partition.table);
+        let tags = inner.tags_ahead(&page_size.page_range(offset, len), Lookup::Find);
+        let resident = tags.filter(|(_, tag)| table.find(*tag).is_some());
+        let bytes_of = |(page, _): (PageIndex, Tag)| {
+            page_size.start_of(page + 1).min(offset + len) - page_size.start_of(page).max(offset)
+        };
+        Ok(resident.map(bytes_of).sum())
     }
 
     /// Returns the node that holds the page containing `offset` now, as an index into the

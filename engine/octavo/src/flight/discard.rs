@@ -39,7 +39,8 @@ use super::task::{Job, Kind, NONE, Pages, Task, Transfer};
 use super::write;
 use crate::error::Error;
 use crate::memory::Lent;
-use crate::position::{ByteOffset, PageIndex, PageSize, page_count, pages_in};
+use crate::pages::ahead::Lookup;
+use crate::position::{ByteOffset, PageIndex, PageSize, page_count};
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, lock};
@@ -65,6 +66,8 @@ pub(crate) struct ClearState {
     end: ByteOffset,
     /// The store is clearing a part of the whole pages.
     in_flight: bool,
+    /// That part may hold pages (C3). If not, C5 and C6 have nothing to do.
+    holds: bool,
 }
 
 impl ClearState {
@@ -100,7 +103,8 @@ impl Task {
             edges.dedup();
             edges.retain(|page| !whole.contains(page));
         }
-        let clear = ClearState { durable, op, edges, whole, end: offset + len, in_flight: false };
+        let clear =
+            ClearState { durable, op, edges, whole, end: offset + len, in_flight: false, holds: false };
         let job = Job::Clear(Box::new(clear));
         let mut task = Task::new(job, object.clone(), offset, Lent::NONE, len as usize);
         // The clearing keeps its own list of pages, so the task's cursor stays empty.
@@ -150,10 +154,12 @@ pub(crate) fn advance(owner: &mut Owner<'_>) {
         // Start again at C2.
         return owner.retry(RESUME);
     }
-    let busy = object.take_pages(&pages);
+    let Taken { busy, holds } = object.take_pages(&pages);
     let end = busy.as_ref().map_or(pages.end, |busy| busy.page);
     if end < pages.end {
-        object.give_back(&(end..pages.end));
+        if holds {
+            object.give_back(&(end..pages.end));
+        }
         object.ranges.shorten(&pages, end);
     }
     if let Some(busy) = busy.filter(|busy| busy.page == pages.start) {
@@ -162,7 +168,8 @@ pub(crate) fn advance(owner: &mut Owner<'_>) {
         }
         return;
     }
-    owner.task().clear().in_flight = true;
+    let clear = owner.task().clear();
+    (clear.in_flight, clear.holds) = (true, holds);
     owner.push(Kind::Clear { op, end }, pages.start, Pages::none(owner.id), None);
 }
 
@@ -194,13 +201,15 @@ pub(crate) fn cleared(
 ) {
     let (object, id) = (&transfer.object, transfer.pages.first().task);
     let pages = transfer.page..end;
-    match result.is_ok() {
-        true => object.drop_held(&pages),
-        false => object.give_back(&pages),
-    };
-    object.ranges.open(&pages);
     let task = &mut work.tasks[id];
     let clear = task.clear();
+    if clear.holds {
+        match result.is_ok() {
+            true => object.drop_held(&pages),
+            false => object.give_back(&pages),
+        };
+    }
+    object.ranges.open(&pages);
     clear.in_flight = false;
     clear.whole.start = pages.end;
     let is_whole = clear.whole.is_empty();
@@ -219,6 +228,14 @@ pub(crate) struct Busy {
     page: PageIndex,
     /// Its slot and the slot's word. None for a stray.
     slot: Option<(SlotIndex, Word)>,
+}
+
+/// What `take_pages` has taken.
+pub(crate) struct Taken {
+    /// The first page that is busy.
+    pub busy: Option<Busy>,
+    /// Whether it holds any page now.
+    holds: bool,
 }
 
 impl Busy {
@@ -256,8 +273,7 @@ impl ObjectInner {
     ) {
         let partition = &*self.partition;
         if page_count(pages) <= partition.table.slots_count() / 4 {
-            for page in pages_in(pages) {
-                let tag = self.tag(page);
+            for (page, tag) in self.tags_ahead(pages, Lookup::Lock) {
                 let mut guard = partition.table.lock(tag);
                 if let Some(found) = guard.find(tag) {
                     visit(&mut guard, found, page);
@@ -275,10 +291,10 @@ impl ObjectInner {
         });
     }
 
-    /// C3, for a closed range: takes all pages that are not busy. Returns the first busy one.
-    pub fn take_pages(&self, pages: &Range<PageIndex>) -> Option<Busy> {
+    /// C3, for a closed range: takes all pages that are not busy.
+    pub fn take_pages(&self, pages: &Range<PageIndex>) -> Taken {
         let partition = &*self.partition;
-        let mut busy: Option<Busy> = None;
+        let (mut busy, mut holds): (Option<Busy>, bool) = (None, false);
         let mut note_busy = |page: PageIndex, slot: Option<(SlotIndex, Word)>| {
             if busy.as_ref().is_none_or(|busy| page < busy.page) {
                 busy = Some(Busy { page, slot });
@@ -288,7 +304,7 @@ impl ObjectInner {
             let taken = match found.word.state() {
                 // Already taken: a walk may visit a page twice.
                 State::Storing if found.word.held() => Ok(()),
-                State::Dirty => found.slot().hold(found.word),
+                State::Dirty => found.slot().hold(found.word).inspect(|_| holds = true),
                 _ => partition.drop_quiet(guard, &found, Count::EvictionsDiscard),
             };
             // This includes a page whose state has changed since it was found.
@@ -307,7 +323,7 @@ impl ObjectInner {
         if let Some(page) = stray {
             note_busy(page, None);
         }
-        busy
+        Taken { busy, holds }
     }
 
     /// Marks the twins of the range's non-resident pages stale, so that they are not read any more.
@@ -317,9 +333,9 @@ impl ObjectInner {
             return;
         }
         if page_count(pages) <= partition.table.slots_count() / 4 {
-            pages_in(pages).map(|page| self.tag(page)).for_each(|tag| {
+            for (_, tag) in self.tags_ahead(pages, Lookup::Lock) {
                 partition.table.lock(tag).overtake_orphans(tag);
-            });
+            }
             return;
         }
         partition.table.overtake_all(|tag| {

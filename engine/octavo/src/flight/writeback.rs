@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use octavo_disk::IoError;
-use octavo_table::{SegmentIndex, SlotIndex, State, Word};
+use octavo_table::{SegmentIndex, SlotIndex, State, Tag, Word};
 
 use super::lane::{Lane, Work};
 use super::owner::Owner;
@@ -26,6 +26,7 @@ use super::task::{EVERY, Job, Kind, NONE, Pages, Role, Task, Transfer, TransferP
 use super::transfers::{RUN_PAGES_MAX, run_pages_max};
 use crate::error::Error;
 use crate::memory::{Bounce, Charge, copy};
+use crate::pages::ahead::Lookup;
 use crate::position::{PageIndex, page_count, pages_in};
 use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
@@ -475,14 +476,16 @@ impl ObjectInner {
     /// Includes pages that a writer owns, because they may have been dirty before.
     fn dirty_pages(&self, pages: &Range<PageIndex>, most: usize) -> Vec<PageIndex> {
         let partition = &*self.partition;
+        if partition.table.dirty_pages() == 0 {
+            return Vec::new();
+        }
         let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
         if page_count(pages) <= few {
             // Under the set's lock, a page that is moving is found wherever it is.
-            let is_dirty = |page: &PageIndex| {
-                let tag = self.tag(*page);
-                partition.table.lock(tag).find(tag).is_some_and(|found| may_be_dirty(found.word))
-            };
-            return pages_in(pages).filter(is_dirty).take(most).collect();
+            let is_dirty =
+                |tag: Tag| partition.table.lock(tag).find(tag).is_some_and(|found| may_be_dirty(found.word));
+            let tags = self.tags_ahead(pages, Lookup::Lock);
+            return tags.filter(|(_, tag)| is_dirty(*tag)).map(|(page, _)| page).take(most).collect();
         }
         let mut lowest = Lowest::new(most);
         // Hold off moves: a page that moves during the walk could be overlooked in both places.

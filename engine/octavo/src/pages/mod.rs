@@ -2,6 +2,7 @@
 //! and recordings add to them. Nothing here does I/O or waits for it.
 
 pub(crate) mod access;
+pub(crate) mod ahead;
 pub(crate) mod hit;
 pub(crate) mod mover;
 pub(crate) mod nodes;

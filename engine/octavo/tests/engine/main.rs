@@ -26,6 +26,7 @@ mod page_sizes;
 mod pages;
 mod polling;
 mod pressure;
+mod ranges;
 mod recording;
 mod regressions;
 mod resident;

@@ -43,7 +43,9 @@ impl<const W: usize> Table<W> {
     /// Returns the number of dirty pages. Exact while no thread uses the table; otherwise it may be
     /// too high, and includes every dirty page whose write has completed.
     pub fn dirty_pages(&self) -> u64 {
-        self.header().dirty.load(Ordering::Relaxed)
+        // Acquire: pairs with `count_dirty`; a thread that finds no page counted need not look for
+        // dirty pages.
+        self.header().dirty.load(Ordering::Acquire)
     }
 
     /// Visits the pages that are or may become dirty, without a lock. Segments without dirty pages
@@ -74,7 +76,7 @@ impl<const W: usize> Table<W> {
         // `publish` and `end_write` release after the count, and a sync that must see the page has
         // synchronised with its writer.
         record.dirty.fetch_add(change as u32, Ordering::Release);
-        // Relaxed: no thread orders anything by the total.
-        self.header().dirty.fetch_add(change as i64 as u64, Ordering::Relaxed);
+        // Release: pairs with `dirty_pages`, for the same reasons.
+        self.header().dirty.fetch_add(change as i64 as u64, Ordering::Release);
     }
 }

@@ -59,6 +59,28 @@ impl<const W: usize> Table<W> {
         prefetch(self.front(self.set_of(tag)));
     }
 
+    /// Does what [`prefetch_set`](Self::prefetch_set) does, and prefetches the set's lock with the
+    /// fields that it protects: for a [`Table::lock`] later.
+    #[inline(always)]
+    pub fn prefetch_lock(&self, tag: Tag) {
+        let set = self.set_of(tag);
+        prefetch(self.front(set));
+        prefetch(self.head(set));
+    }
+
+    /// Prefetches the tag and the word of the page's [`candidate`](Self::candidate): for a
+    /// [`Table::find`] later.
+    #[inline(always)]
+    pub fn prefetch_page(&self, tag: Tag) {
+        let set = self.set_of(tag);
+        let ways = self.matching(self.front(set), tag.fingerprint());
+        if ways != 0 {
+            let way = ways.trailing_zeros() as usize;
+            prefetch(self.tag_at(self.index_of(set, way)));
+            prefetch(self.slot_in(set, way).word);
+        }
+    }
+
     /// Prefetches all lines of the page's set that a miss touches, except the front.
     pub fn prefetch_miss(&self, tag: Tag) {
         const LINE: usize = 64;
