@@ -76,6 +76,10 @@ impl Lane {
             }
         }
         for (id, _) in &batch.tasks[..count] {
+            let task = &mut work.tasks[*id];
+            if matches!(task.job, Job::Read) {
+                read::begin(task);
+            }
             self.begin(work, *id);
         }
     }

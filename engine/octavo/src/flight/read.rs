@@ -7,12 +7,21 @@ use octavo_table::SetGuard;
 
 use super::lane::{Lane, Work};
 use super::owner::Owner;
-use super::task::{Job, Kind, Pages, Role, Transfer};
+use super::task::{Job, Kind, Pages, Role, Task, Transfer};
 use crate::pages::hit::OPTIMISTIC_TRIES;
 use crate::pages::steps::{Claimed, Claiming};
 use crate::position::{PageIndex, pages_in};
 use crate::state::counters::Count;
 use crate::ways::WAYS;
+
+/// Serves the hits at the beginning of a read of several pages in one pass (`pages/run.rs`).
+pub(crate) fn begin(task: &mut Task) {
+    let several = task.next + 1 < task.end;
+    if let (true, Some(to)) = (several, task.memory.one()) {
+        // SAFETY: the memory is the task's, and the range was checked when the task was made.
+        task.next = unsafe { task.object.read_run(task.offset, to, task.len) };
+    }
+}
 
 /// Tries one page of a `Read`, or of a `Populate`, which copies no bytes.
 pub(crate) fn page(owner: &mut Owner<'_>, page: PageIndex, first: bool) {
