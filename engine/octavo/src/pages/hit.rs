@@ -71,9 +71,9 @@ use crate::ways::WAYS;
 /// memory system busy.
 pub(crate) const AHEAD: usize = 12;
 
-/// A batch is served in parts of this many reads, so that the places of the reads that were looked
-/// up are bounded. More than most batches have.
-const TOGETHER: usize = 64;
+/// A batch is served in parts of this many reads, and a run (`run.rs`) in parts of this many pages,
+/// so that the places of those that were looked up are bounded. More than most batches have.
+pub(crate) const TOGETHER: usize = 64;
 
 /// Reads of up to this many bytes are prefetched when they are looked up: their first and last
 /// cache lines.

@@ -4,8 +4,9 @@
 //! the fronts of a run share cache lines; all of them are prefetched first. Each page is looked up
 //! some pages before it is copied.
 //!
-//! The run ends at the first page that is not a hit. The caller makes a task of the rest
-//! (`Task::starting_at`), which looks at that page again and counts it. A read of several pages is
+//! The run ends at the first page that is not a hit. The rest is a task, which looks at that page
+//! again and counts it: the caller makes one (`Task::starting_at`), or is the task of a queue's or a
+//! batch's read, which begins with a run (`flight/read.rs`). A read of several pages is
 //! not atomic, neither here nor as a task: pages may be written between the copies of two pages.
 //!
 //! Not here: reads that go to several pieces of memory, and reads that are recorded or accounted by
@@ -16,15 +17,12 @@ use std::ops::Range;
 
 use octavo_table::{Candidate, Tag};
 
+use super::hit::TOGETHER;
 use crate::memory::copy::{self, Width};
 use crate::position::{ByteOffset, PageIndex, page_count, pages_in};
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::ways::WAYS;
-
-/// A run is served in parts of this many pages, so that the places of the pages that were looked up
-/// are bounded.
-const TOGETHER: usize = 64;
 
 /// A page is looked up this many pages before it is copied, which fetches its slot's tag.
 const AHEAD: usize = 4;
