@@ -51,8 +51,9 @@ pub(crate) struct Split {
     pub live: u32,
     /// Whether the metadata lies on huge pages.
     pub huge: bool,
-    /// Bytes of the directory, and of the unused rest of a huge page.
-    pub directory_bytes: u64,
+    /// Bytes of the table that belong to no segment in use (its header and the segments' records),
+    /// and of the unused rest of a huge page. The directory is charged with the segments.
+    pub table_bytes: u64,
     /// Bytes in which the policy learns.
     pub learning_bytes: u64,
     pub watch: Watch,
@@ -71,17 +72,17 @@ impl Split {
         // misses. The unused rest of the last huge page is charged. A small table gets no huge
         // pages: it would waste most of one.
         let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
-        let directory_bytes = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
+        let table_bytes = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
         let segments =
             |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
         // Memory for what the policy learns grows and shrinks with the partition
         // (`Costs::learn`).
-        let slots = segments(directory_bytes) * geometry.slots_per_segment();
+        let slots = segments(table_bytes) * geometry.slots_per_segment();
         let learning_bytes = Table::<WAYS>::learning_bytes(config.policy, slots) as u64;
         let watch = Watch::new(cache, geometry.page_bytes, shape, slots, learning_bytes);
         let writers = numa.followed_nodes(config.node);
         let writers_bytes = Writers::bytes(writers, slots);
-        let fixed = directory_bytes + learning_bytes + watch.bytes() + writers_bytes;
+        let fixed = table_bytes + learning_bytes + watch.bytes() + writers_bytes;
         let live = segments(fixed) as u32;
         Split {
             geometry,
@@ -89,7 +90,7 @@ impl Split {
             per_segment,
             live,
             huge,
-            directory_bytes,
+            table_bytes,
             learning_bytes,
             watch,
             writers_bytes,
@@ -117,7 +118,7 @@ impl Split {
 
     /// Bytes charged in addition to the segments.
     pub fn fixed_bytes(&self) -> u64 {
-        self.directory_bytes + self.learning_bytes + self.watch.bytes() + self.writers_bytes
+        self.table_bytes + self.learning_bytes + self.watch.bytes() + self.writers_bytes
     }
 
     /// All bytes charged to the partition.
