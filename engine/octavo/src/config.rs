@@ -13,6 +13,9 @@ use crate::position::PageSize;
 use crate::pressure::PressureSource;
 use crate::ways::WAYS;
 
+/// The largest [`CacheConfig::memory_max_bytes`].
+pub(crate) const MEMORY_MAX_BYTES: u64 = 1 << 46;
+
 /// The most sets of a segment.
 const SEGMENT_SETS_MAX: u64 = 64;
 
@@ -136,8 +139,10 @@ impl CacheConfig {
             format!("segment_bytes is {segment_bytes}: a power of two from 32768 to 1073741824 is needed"),
         )?;
         need(
-            memory_max_bytes <= 1 << 46,
-            format!("memory_max_bytes is {memory_max_bytes}: at most 70368744177664 (64 TiB) is possible"),
+            memory_max_bytes <= MEMORY_MAX_BYTES,
+            format!(
+                "memory_max_bytes is {memory_max_bytes}: at most {MEMORY_MAX_BYTES} (64 TiB) is possible"
+            ),
         )?;
         let buffers = self.buffers_max_bytes.unwrap_or(0);
         need(

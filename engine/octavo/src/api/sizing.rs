@@ -3,20 +3,17 @@
 //! The division itself is the engine's own: `CacheConfig::set_aside_bytes` and `Split::of`, by
 //! which caches and partitions are created.
 
-use crate::config::{CacheConfig, Geometry, PartitionConfig};
+use crate::config::{CacheConfig, Geometry, MEMORY_MAX_BYTES, PartitionConfig};
 use crate::error::Error;
 use crate::numa::Numa;
 use crate::state::sizes::Split;
 
-/// Frames for this many percent of a working set hold all of it. The directory deals sets to
-/// segments, and segments' shares differ by up to 1 %.
+/// Frames for this many percent of a working set hold all of it: the segments' shares of the
+/// directory, and so of the pages, differ by up to 1 %.
 const FRAMES_PERCENT: u128 = 101;
 
 /// Sizes that are searched for are multiples of this.
 const STEP_BYTES: u64 = 1 << 20;
-
-/// The largest [`CacheConfig::memory_max_bytes`].
-const MEMORY_MAX_BYTES: u64 = 1 << 46;
 
 /// How `memory_max` is divided, in bytes, while no buffers beyond the usual are in use.
 /// [`CacheConfig::sizing`] and [`CacheConfig::fitting`] return it.
@@ -25,7 +22,7 @@ pub struct Sizing {
     /// The whole: the sum of the frames, metadata, learning, buffers and rounding.
     pub memory_max_bytes: u64,
     /// The largest working set that the frames hold whole: a little less than the frames, because
-    /// pages do not fall into all sets exactly evenly.
+    /// the segments' shares of the pages are not exactly equal.
     pub working_set_bytes: u64,
     /// Frames: the memory of pages.
     pub frames_bytes: u64,
@@ -65,9 +62,7 @@ impl CacheConfig {
     /// ```
     pub fn sizing(&self, partitions: u32) -> Result<Sizing, Error> {
         self.validate()?;
-        if partitions == 0 {
-            return Err(Error::Config("partitions is 0: at least one is needed".into()));
-        }
+        check_partitions(partitions)?;
         let sizing = self.divide(&self.nodes(), partitions);
         if sizing.frames_bytes == 0 {
             return Err(Error::Config(format!(
@@ -103,9 +98,7 @@ impl CacheConfig {
         let config = CacheConfig { memory_max_bytes: MEMORY_MAX_BYTES, ..self.clone() };
         config.validate()?;
         let wrong = |why: String| Error::Config(format!("a working set of {working_set_bytes} bytes: {why}"));
-        if partitions == 0 {
-            return Err(Error::Config("partitions is 0: at least one is needed".into()));
-        }
+        check_partitions(partitions)?;
         let least = self.segment().segment_bytes.saturating_mul(partitions.into());
         if working_set_bytes < least {
             return Err(wrong(format!("less than {least} bytes, one segment for each partition")));
@@ -170,5 +163,12 @@ impl CacheConfig {
     /// The sizes of pages and segments of a partition that sets none.
     fn segment(&self) -> Geometry {
         Geometry::of(self, &PartitionConfig::new("p"))
+    }
+}
+
+fn check_partitions(partitions: u32) -> Result<(), Error> {
+    match partitions {
+        0 => Err(Error::Config("partitions is 0: at least one is needed".into())),
+        _ => Ok(()),
     }
 }
