@@ -32,7 +32,8 @@ fn read_all(object: &Object) {
     (0..64).for_each(|at| object.read_at(at * MIB, &mut bytes).unwrap());
 }
 
-/// Ends so many periods that idle memory is lent. The reads make each one count.
+/// Ends enough periods of the reaper that it lends the memory that no buffer uses. The reads before
+/// each period show the reaper that the partition can use that memory.
 fn rest(cache: &Cache, object: &Object) {
     for _ in 0..24 {
         read_all(object);
