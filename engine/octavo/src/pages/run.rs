@@ -5,9 +5,9 @@
 //! some pages before it is copied.
 //!
 //! The run ends at the first page that is not a hit. The rest is a task, which looks at that page
-//! again and counts it: the caller makes one (`Task::starting_at`), or is the task of a queue's or a
-//! batch's read, which begins with a run (`flight/read.rs`). A read of several pages is
-//! not atomic, neither here nor as a task: pages may be written between the copies of two pages.
+//! again and counts it. A blocking read makes that task (`Task::starting_at`); the read of a queue
+//! or in a batch is one already (`flight/read.rs`). A read of several pages is not atomic, neither
+//! here nor as a task: pages may be written between the copies of two pages.
 //!
 //! Not here: reads that go to several pieces of memory, and reads that are recorded or accounted by
 //! node. Their pages are served one by one by a task (`access.rs`).
