@@ -173,8 +173,7 @@ impl Object {
     #[inline(always)]
     fn candidate(&self, offset: ByteOffset) -> (Tag, Option<SlotIndex>) {
         let partition = &*self.inner.partition;
-        let tag = self.inner.tag_at(offset);
-        let candidate = partition.table.candidate(tag);
+        let (tag, candidate) = self.inner.candidate_at(partition, offset);
         if let Some(candidate) = candidate {
             // Prefetch now: no load runs ahead of a pin's atomic operation, so the caller's first
             // look at the bytes would wait for memory a second time.

@@ -15,11 +15,14 @@
 //!
 //! A hit takes three steps:
 //!
-//! 1. *Find* (`Table::glance_known`, in batches `Table::candidate_known`): compare the fingerprints
-//!    of the page's set, all at once. The first match is the *candidate* slot.
+//! 1. *Find* (`Table::candidate_known`): compare the fingerprints of the page's set, all at once.
+//!    The first match is the *candidate* slot.
 //! 2. *Copy* the bytes optimistically: a writer may change them during the copy.
 //! 3. *Check* that the bytes did not change, by one word of the whole set (P13). If this check is
 //!    inconclusive, `copy_again` repeats the read and checks the slot's own word (P3).
+//!
+//! In a few percent of the hits the candidate is another page with the same fingerprint.
+//! `copy_beyond` then looks at the other slots.
 //!
 //! A read that fails here is not necessarily a miss: the slow path (`flight/read.rs`) looks again
 //! under the set's lock. While a recording is active or accesses are counted by node,
@@ -34,29 +37,30 @@
 //!
 //! | step | single | batch | |
 //! |---|---|---|---|
-//! | range | 9 | 11 | partition, offset in the page, object's end, page's end; batch: length |
+//! | range | 9 | 12 | partition, offset in the page, object's end, page's end; batch: length |
 //! | page index | 3 | 2 | a shift by a variable takes 3 without BMI2 |
-//! | tag | 17 | 17 | offset, near, far, upper (`tag.rs`) |
-//! | directory, set | 10 | 9 | mask, entry, set in the segment |
-//! | probe | 11 | 9 | address of the front, five vector instructions, lowest way |
+//! | tag | 15 | 15 | offset, near, far, upper (`tag.rs`) |
+//! | directory, set | 8 | 8 | mask, entry, set in the segment |
+//! | probe | 10 | 10 | address of the front, four vector instructions, lowest way |
 //! | slot, frame | 5 | 5 | |
 //! | prefetch, store | | 11 | tag, first and last line; then what the copy needs of the lookup |
-//! | load | | 7 | what the lookup stored |
-//! | shown ways, tag | 5 | 5 | P13 |
+//! | load | | 8 | what the lookup stored |
+//! | shown ways, tag | 4 | 4 | P13 |
 //! | copy | 12 | 10 | AVX-512 takes 5 less |
-//! | re-check, mark | 9 | 9 | P13; one test for the shown bit and the mark |
-//! | counters | 8 | | thread's block, hits, bytes; batch: once |
+//! | re-check, mark | 6 | 7 | P13; one test for the shown bit and the mark |
+//! | counters | 7 | | thread's block, hits, bytes; batch: once |
 //! | loop | | 8 | |
 //!
 //! The rest of the recorded number is the loop of the caller, and what a few pages take in
 //! addition: those that the monitor follows, and those whose fingerprint is also another page's.
 //!
 //! A hit touches two lines of the table, the front of the set and the tag, and those of its bytes.
-//! `copy_inline` and `read_inline` use AVX2 without asking: `ObjectInner::inline_end` is 0 on a
-//! processor without it.
+//! `copy_inline` and `read_inline` use AVX2 and BMI2 without asking: `ObjectInner::inline_end` is 0
+//! on a processor without them.
 //!
 //! Not here: misses (`flight/read.rs`), pins (`api/pin.rs`).
 
+use std::hint::cold_path;
 use std::mem::MaybeUninit;
 
 use octavo_table::{Candidate, Found, SlotIndex, Tag};
@@ -118,11 +122,25 @@ impl ObjectInner {
         let skip = partition.page_size.offset_in_page(offset);
         let is_inside = offset < self.inline_end() && skip + len <= partition.page_bytes();
         if len > copy::INLINE_BYTES || !is_inside {
+            cold_path();
             return false;
         }
         // SAFETY: the caller's promise, and the range lies in one page. The processor has inline
         // hits, because `inline_end` is not 0.
         unsafe { partition.copy_inline(self.near_tag_at(partition, offset), skip, to, len) }
+    }
+
+    /// Returns the tag of the page that contains `offset`, and the slot that may hold it.
+    #[inline(always)]
+    pub fn candidate_at(&self, partition: &PartitionInner, offset: ByteOffset) -> (Tag, Option<SlotIndex>) {
+        if offset >= self.inline_end() {
+            let tag = self.tag_at(offset);
+            return (tag, partition.table.candidate(tag));
+        }
+        let tag = self.near_tag_at(partition, offset);
+        // SAFETY: `inline_end` is not 0, and `copy::is_inline` implies AVX2 and BMI2.
+        let candidate = unsafe { partition.table.candidate_known::<true>(tag) };
+        (tag, candidate.map(|candidate| candidate.slot))
     }
 }
 
@@ -136,18 +154,72 @@ impl PartitionInner {
     /// As `copy_resident`, `len` is at most `copy::INLINE_BYTES`, and `copy::is_inline`.
     #[inline(always)]
     pub unsafe fn copy_inline(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
-        // SAFETY: `copy::is_inline` implies AVX2.
-        let Some((glance, slot)) = (unsafe { self.table.glance_known::<true>(tag) }) else { return false };
-        let frame = self.frames.at(slot).wrapping_add(skip);
+        // SAFETY: `copy::is_inline` implies AVX2 and BMI2.
+        let Some(candidate) = (unsafe { self.table.candidate_known::<true>(tag) }) else {
+            cold_path();
+            return false;
+        };
+        let Some(glance) = self.table.glance_at(candidate, tag) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_beyond_counted(candidate, tag, skip, to, len) };
+        };
+        let frame = self.frames.at(candidate.slot).wrapping_add(skip);
         // SAFETY: as in `copy_found`; the width is the processor's.
         unsafe { copy::copy_out_inline(self.width, frame, to, len) };
         // Last, so that no register holds the counters during the copy.
-        let Some(counts) = self.counters.at_hand() else { return false };
+        let Some(counts) = self.counters.at_hand() else {
+            cold_path();
+            return false;
+        };
         if !self.table.hit(&glance) {
+            cold_path();
             return false;
         }
         counts.add_hit(len as u64);
         true
+    }
+
+    /// `copy_beyond`, and counts the hit.
+    ///
+    /// # Safety
+    /// As `copy_resident`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn copy_beyond_counted(
+        &self,
+        candidate: Candidate<'_, WAYS>,
+        tag: Tag,
+        skip: usize,
+        to: *mut u8,
+        len: usize,
+    ) -> bool {
+        let Some(counts) = self.counters.at_hand() else { return false };
+        // SAFETY: the caller's promise.
+        let is_hit = unsafe { self.copy_beyond(candidate, tag, skip, to, len) };
+        if is_hit {
+            counts.add_hit(len as u64);
+        }
+        is_hit
+    }
+
+    /// P13 for a page whose candidate slot belongs to another page with the same fingerprint: looks
+    /// at the other slots.
+    ///
+    /// # Safety
+    /// As `copy_resident`.
+    #[inline(always)]
+    unsafe fn copy_beyond(
+        &self,
+        candidate: Candidate<'_, WAYS>,
+        tag: Tag,
+        skip: usize,
+        to: *mut u8,
+        len: usize,
+    ) -> bool {
+        let Some((glance, slot)) = self.table.glance_beyond(candidate, tag) else { return false };
+        // SAFETY: as in `copy_found`.
+        unsafe { copy::copy_out(self.frames.at(slot).wrapping_add(skip), to, len) };
+        self.table.hit(&glance)
     }
 
     /// P13: copies `len` bytes, from offset `skip` in a page, if the page is resident and no writer
@@ -306,19 +378,25 @@ impl ObjectInner {
         let mut bytes = 0;
         for (part, reads) in reads.chunks_mut(TOGETHER).enumerate() {
             let (mut ahead, before) = ([const { MaybeUninit::uninit() }; TOGETHER], missing.len());
-            for (read, place) in reads.iter().zip(&mut ahead).take(AHEAD) {
-                self.locate::<WIDTH, LONG, R>(partition, read, place);
+            for number in 0..reads.len().min(AHEAD) {
+                self.locate::<WIDTH, LONG, R>(partition, &reads[number], &mut ahead[number]);
             }
             let before_last = reads.len().saturating_sub(AHEAD);
-            for number in 0..reads.len() {
-                if number < before_last {
-                    // SAFETY: `number < before_last`, so `number + AHEAD` is an index of `reads`.
-                    let read = unsafe { reads.get_unchecked(number + AHEAD) };
-                    self.locate::<WIDTH, LONG, R>(partition, read, &mut ahead[number + AHEAD]);
-                }
+            for number in 0..before_last {
+                // SAFETY: `number < before_last`, so `number + AHEAD` is an index of `reads`.
+                let read = unsafe { reads.get_unchecked(number + AHEAD) };
+                self.locate::<WIDTH, LONG, R>(partition, read, &mut ahead[number + AHEAD]);
                 bytes += reads[number].len() as u64;
                 // SAFETY: this read was located `AHEAD` turns ago, and the next `AHEAD_LONG` after
                 // it. The width is the caller's promise.
+                if !unsafe { self.read_located::<WIDTH, LONG, R>(partition, reads, number, &ahead) } {
+                    missing.push(number);
+                }
+            }
+            // The same for the last reads, without a test in each turn.
+            for number in before_last..reads.len() {
+                bytes += reads[number].len() as u64;
+                // SAFETY: as above; all reads were located.
                 if !unsafe { self.read_located::<WIDTH, LONG, R>(partition, reads, number, &ahead) } {
                     missing.push(number);
                 }
@@ -355,9 +433,10 @@ impl ObjectInner {
         }
         let read = &mut reads[number];
         // SAFETY: the caller's promise.
-        let Some(Located { candidate, tag, from }) = *(unsafe { ahead[number].assume_init_ref() }) else {
+        let Some(located) = (unsafe { ahead[number].assume_init_ref() }) else {
             return self.read_page_again(read);
         };
+        let Located { candidate, tag, from } = *located;
         let (to, len) = (read.memory(), read.len());
         if !LONG {
             // SAFETY: `locate::<false>` locates no longer reads. Saves the copy a comparison.
@@ -366,6 +445,19 @@ impl ObjectInner {
         // SAFETY: `locate` has checked that the range lies in one page, and the buffer is valid
         // for its length. The width is the caller's promise.
         let is_hit = unsafe { partition.copy_candidate(width_of(WIDTH), candidate, tag, from, to, len) };
+        is_hit || self.read_located_again(located, read)
+    }
+
+    /// Serves one located read of a batch, after its optimistic copy has failed.
+    #[cold]
+    #[inline(never)]
+    fn read_located_again<R: ReadOfBatch>(&self, located: &Located<'_>, read: &mut R) -> bool {
+        let Located { candidate, tag, .. } = *located;
+        let (partition, len, to) = (&*self.partition, read.len(), read.memory());
+        let skip = partition.page_size.offset_in_page(read.start());
+        // SAFETY: the buffer is valid for its length, and `locate` has checked that the range lies
+        // in one page.
+        let is_hit = unsafe { partition.copy_beyond(candidate, tag, skip, to, len) };
         is_hit || self.read_page_again(read)
     }
 
@@ -384,13 +476,14 @@ impl ObjectInner {
         let is_short = len <= SHORT_BYTES;
         // The object's last page, which may be partial, is left to `read_page_again`.
         if start >= self.near_end() || skip + len > partition.page_bytes() || !(LONG || is_short) {
+            cold_path();
             return not_located(place);
         }
         let tag = self.near_tag_at(partition, start);
         let candidate = match WIDTH {
             // SAFETY: it relies on nothing.
             UNKNOWN => unsafe { partition.table.candidate_known::<false>(tag) },
-            // SAFETY: a known width implies AVX2.
+            // SAFETY: a known width implies AVX2 and BMI2.
             _ => unsafe { partition.table.candidate_known::<true>(tag) },
         };
         let Some(candidate) = candidate else { return not_located(place) };

@@ -74,8 +74,8 @@ impl ObjectInner {
         // Without a counter at hand the write is recorded, or charged to a node. A recording that
         // begins from here on begins after this write.
         let counts = partition.counters.at_hand()?;
-        let (table, tag) = (&partition.table, self.near_tag_at(partition, offset));
-        let found = table.candidate(tag).and_then(|candidate| table.confirm(candidate, tag));
+        let (table, (tag, candidate)) = (&partition.table, self.candidate_at(partition, offset));
+        let found = candidate.and_then(|candidate| table.confirm(candidate, tag));
         let found = found.or_else(|| find_again(partition, tag))?;
         if found.word.state() == State::Clean && table.dirty_pages() >= partition.dirty_max_pages() {
             return None;

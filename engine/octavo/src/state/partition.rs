@@ -373,7 +373,7 @@ impl ObjectInner {
     /// The tag of the page that contains `offset`, which is below `near_end`.
     #[inline(always)]
     pub fn near_tag_at(&self, partition: &PartitionInner, offset: ByteOffset) -> Tag {
-        partition.mixer.tag_near(self.begun, partition.page_size.page_of(offset).0 as u32)
+        partition.mixer.tag_near(self.begun, partition.page_size.page_of(offset).0)
     }
 
     /// Does what [`near_end`](Self::near_end) does, for hits that rely on `copy::is_inline`.

@@ -35,6 +35,9 @@
 //! eight ways): with 512 pages per segment, at most 1 byte per page. Not here: which step may
 //! change which field (`set`, `slot`, `resize`).
 
+#[cfg(not(any(loom, shuttle)))]
+use std::mem::offset_of;
+
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::word::ghost::ghosts_of;
 use crate::word::lock::SetLock;
@@ -89,6 +92,10 @@ pub(crate) struct Head<const W: usize> {
 
 #[cfg(not(any(loom, shuttle)))]
 const _: () = {
+    // `Glance` (`lookup.rs`) relies on it.
+    assert!(offset_of!(Front<8>, shown) == 8 && offset_of!(Front<8>, marks) == 16);
+    assert!(offset_of!(Front<16>, shown) == 16 && offset_of!(Front<16>, marks) == 24);
+    assert!(offset_of!(Front<32>, shown) == 32 && offset_of!(Front<32>, marks) == 40);
     assert!(front_bytes::<8>() == 24 && front_bytes::<16>() == 32 && front_bytes::<32>() == 64);
     assert!(size_of::<Head<8>>() == 40 && size_of::<Head<16>>() == 56 && size_of::<Head<32>>() == 88);
     assert!(all_bytes::<8>() == 248 && all_bytes::<16>() == 480 && all_bytes::<32>() == 960);

@@ -100,10 +100,14 @@ impl<const W: usize> Memory<W> {
     /// The directory has more than `place` entries, all levels together.
     #[inline(always)]
     pub unsafe fn at_directory(&self, place: usize) -> &AtomicU32 {
-        let at = self.base.as_ptr().wrapping_add(DIRECTORY_AT).cast::<AtomicU32>();
-        // SAFETY: the caller's promise; the memory holds atomics, for which zeroed memory is valid,
-        // and only shared references to them exist.
-        unsafe { &*at.wrapping_add(place) }
+        // SAFETY: the caller's promise.
+        unsafe { &*self.directory().wrapping_add(place) }
+    }
+
+    /// Returns the address of the directory's first entry.
+    #[inline(always)]
+    pub fn directory(&self) -> *const AtomicU32 {
+        self.base.as_ptr().wrapping_add(DIRECTORY_AT).cast()
     }
 
     /// Returns a set's front.
@@ -118,6 +122,24 @@ impl<const W: usize> Memory<W> {
         unsafe { front.cast().as_ref() }
     }
 
+    /// Returns the front of the set whose first slot is `slot`. The address takes one instruction
+    /// less than that of a set's front, for callers that need the slot's number, too.
+    ///
+    /// # Safety
+    /// There are more than `slot` slots.
+    #[inline(always)]
+    pub unsafe fn at_fronts_by_slot(&self, slot: usize) -> &Front<W> {
+        let bytes = const { front_bytes::<W>() };
+        if !bytes.is_multiple_of(W) {
+            // SAFETY: passed on.
+            return unsafe { self.at_fronts(slot / W) };
+        }
+        // SAFETY: inside the memory, by the caller's promise.
+        let front = unsafe { self.fronts.add(slot * (bytes / W)) };
+        // SAFETY: as above.
+        unsafe { front.cast().as_ref() }
+    }
+
     /// Returns a slot's tag.
     ///
     /// # Safety
@@ -126,6 +148,12 @@ impl<const W: usize> Memory<W> {
     pub unsafe fn at_tags(&self, slot: usize) -> &AtomicU64 {
         // SAFETY: as above.
         unsafe { &*self.tags.wrapping_add(slot) }
+    }
+
+    /// Returns the address of the first slot's tag.
+    #[inline(always)]
+    pub fn tags(&self) -> *const AtomicU64 {
+        self.tags
     }
 
     /// Returns a shared reference to the object of type `T` at `offset` from the first set's start.

@@ -10,6 +10,7 @@ use super::Table;
 use crate::index::{Found, SetNumber, SlotIndex};
 use crate::memory::layout::{Front, set_bytes};
 use crate::sync::atomic::Ordering;
+use crate::word::operand;
 use crate::word::prefetch::prefetch;
 use crate::word::slot::{Shown, Word};
 use crate::word::tag::Tag;
@@ -37,7 +38,22 @@ impl<const W: usize> Glance<'_, W> {
     /// any page of the set was shown or hidden in the meantime.
     #[inline(always)]
     pub fn is_still_shown(&self) -> bool {
-        self.shown.holds(&self.front.shown) && self.shown.has(self.way)
+        self.holds() && self.shown.has(self.way)
+    }
+
+    /// P13, the re-check.
+    #[inline(always)]
+    pub(super) fn holds(&self) -> bool {
+        self.shown.holds(self.front, &self.front.shown)
+    }
+
+    /// Returns whether the page may be read and is marked: one test for two bits, which nearly
+    /// every page that is hit has. Relaxed, as in `Table::touch`.
+    #[inline(always)]
+    pub(super) fn is_shown_and_marked(&self) -> bool {
+        const BEFORE: usize = size_of::<u64>();
+        let Glance { front, way, shown } = *self;
+        operand::both_have_at::<W, BEFORE, _>(front, &front.marks, shown.0 as u32, way)
     }
 }
 
@@ -96,24 +112,26 @@ impl<const W: usize> Table<W> {
     /// of the cases the slot holds another page.
     #[inline(always)]
     pub fn candidate(&self, tag: Tag) -> Option<SlotIndex> {
-        let set = self.set_of(tag);
-        let ways = self.matching(self.front(set), tag.fingerprint());
-        (ways != 0).then(|| self.index_of(set, ways.trailing_zeros() as usize))
+        // SAFETY: it relies on nothing.
+        unsafe { self.candidate_known::<false>(tag) }.map(|candidate| candidate.slot)
     }
 
-    /// Does what [`candidate`](Self::candidate) does, with fewer instructions if `AVX`: for callers
-    /// that know the processor.
+    /// Does what [`candidate`](Self::candidate) does, with fewer instructions if `AVX2`: for
+    /// callers that know the processor.
     ///
     /// # Safety
-    /// `AVX` only on a processor with AVX.
+    /// `AVX2` only on a processor with AVX2 and BMI2.
     #[inline(always)]
-    pub unsafe fn candidate_known<const AVX: bool>(&self, tag: Tag) -> Option<Candidate<'_, W>> {
-        let set = self.set_of(tag);
-        let front = self.front(set);
+    pub unsafe fn candidate_known<const AVX2: bool>(&self, tag: Tag) -> Option<Candidate<'_, W>> {
         // SAFETY: the caller's promise.
-        let ways = unsafe { self.matching_known::<AVX>(front, tag) };
-        let slot = self.index_of(set, ways.trailing_zeros() as usize);
-        (ways != 0).then_some(Candidate { front, slot })
+        let (front, first, ways) = unsafe { self.probe_known::<AVX2>(tag) };
+        if ways == 0 {
+            return None;
+        }
+        let way = ways.trailing_zeros();
+        // SAFETY: a probe returns a bit for each of W ways. Saves a hit three instructions.
+        unsafe { std::hint::assert_unchecked(way < W as u32) };
+        Some(Candidate { front, slot: SlotIndex(first.0 + way) })
     }
 
     /// Prefetches a slot's tag.
@@ -136,23 +154,20 @@ impl<const W: usize> Table<W> {
         self.glance_at(Candidate { front: self.front(Self::split(slot).0), slot }, tag)
     }
 
-    /// P13: finds the page as [`candidate_known`](Self::candidate_known) and
-    /// [`glance`](Self::glance) do, and looks at all ways with its fingerprint. Returns the slot,
-    /// too.
-    ///
-    /// # Safety
-    /// As `candidate_known`.
-    #[inline(always)]
-    pub unsafe fn glance_known<const AVX: bool>(&self, tag: Tag) -> Option<(Glance<'_, W>, SlotIndex)> {
-        let set = self.set_of(tag);
-        let front = self.front(set);
-        // SAFETY: the caller's promise.
-        let mut ways = unsafe { self.matching_known::<AVX>(front, tag) };
+    /// P13: returns the page, if it is in a later slot of the set than the candidate's, and the
+    /// slot: for candidates that hold another page with the same fingerprint.
+    pub fn glance_beyond<'t>(
+        &'t self,
+        candidate: Candidate<'t, W>,
+        tag: Tag,
+    ) -> Option<(Glance<'t, W>, SlotIndex)> {
+        let Candidate { front, slot: SlotIndex(slot) } = candidate;
+        let (first, before) = (slot / W as u32 * W as u32, slot % W as u32);
+        let mut ways = self.matching(front, tag.fingerprint()) & !1u32 << before;
         while ways != 0 {
-            let way = ways.trailing_zeros();
-            let slot = self.index_of(set, way as usize);
+            let slot = SlotIndex(first + ways.trailing_zeros());
             if let Some(glance) = self.glance_at(Candidate { front, slot }, tag) {
-                return Some((Glance { way, ..glance }, slot));
+                return Some((glance, slot));
             }
             ways &= ways - 1;
         }
@@ -166,7 +181,8 @@ impl<const W: usize> Table<W> {
         // The word of shown ways first, with acquire, then the tag.
         let shown = Shown::load(&front.shown);
         // Relaxed: as `Slot::tag`.
-        let is_it = self.tag_at(slot).load(Ordering::Relaxed) == tag.0;
+        // SAFETY: there is a tag for each slot.
+        let is_it = unsafe { operand::equals(self.memory.tags(), slot.0 as usize, tag.0) };
         is_it.then_some(Glance { front, way: slot.0 % W as u32, shown })
     }
 
@@ -223,21 +239,80 @@ impl<const W: usize> Table<W> {
         unsafe { crate::word::probe::find::<W>(kind, front.fingerprints.as_ptr().cast(), fingerprint) }
     }
 
+    /// Returns the front of the page's set, the set's first slot, and the ways that may hold the
+    /// page: those with its fingerprint.
+    ///
     /// # Safety
-    /// `AVX` only on a processor with AVX.
+    /// `AVX2` only on a processor with AVX2 and BMI2.
     #[inline(always)]
-    unsafe fn matching_known<const AVX: bool>(&self, front: &Front<W>, tag: Tag) -> u32 {
+    unsafe fn probe_known<const AVX2: bool>(&self, tag: Tag) -> (&Front<W>, SlotIndex, u32) {
+        // SAFETY: the caller's promise.
+        let first = self.index_of(unsafe { self.set_known::<AVX2>(tag) }, 0);
+        // SAFETY: directory entries name segments below segments_max, and each has its sets' fronts.
+        let front = unsafe { self.memory.at_fronts_by_slot(first.0 as usize) };
         #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
-        if AVX && W == 16 {
-            // SAFETY: as in `matching`, and AVX is the caller's promise.
-            return unsafe { crate::word::probe::find_16_of_tag(front.fingerprints.as_ptr().cast(), tag) };
+        if AVX2 && W == 16 {
+            // SAFETY: as in `matching`, and AVX2 is the caller's promise.
+            let ways = unsafe { crate::word::probe::find_16_of_tag(front.fingerprints.as_ptr().cast(), tag) };
+            return (front, first, ways);
         }
-        self.matching(front, tag.fingerprint())
+        (front, first, self.matching(front, tag.fingerprint()))
+    }
+
+    /// [`Table::set_of`], with fewer instructions.
+    ///
+    /// # Safety
+    /// `BMI2` only on a processor with BMI2.
+    #[inline(always)]
+    unsafe fn set_known<const BMI2: bool>(&self, tag: Tag) -> SetNumber {
+        // The address first: the compiler would load it again behind an acquire.
+        let (entries, layout) = (self.memory.directory(), self.layout());
+        let mask = &self.header().directory_mask;
+        // SAFETY: BMI2 is the caller's promise. Acquire: pairs with `set_level`.
+        let entry = unsafe { operand::masked::<BMI2>(tag.0, layout.set_shift, mask) };
+        // SAFETY: as in `Table::entry`.
+        let entry = unsafe { &*entries.wrapping_add(entry as usize) };
+        // Acquire: as in `set_of`.
+        SetNumber(entry.load(Ordering::Acquire) | tag.set(layout.set_mask) as u32)
     }
 
     #[cfg(any(loom, shuttle))]
     pub(crate) fn matching(&self, front: &Front<W>, fingerprint: u8) -> u32 {
         let equal = |way: &usize| front.fingerprints[*way].load(Ordering::Relaxed) == fingerprint;
         (0..W).filter(equal).fold(0, |mask, way| mask | 1 << way)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Claim, PolicyKind, Shape};
+
+    /// Pages of one set with one fingerprint: the candidate of all of them is the first one's slot.
+    #[test]
+    fn a_page_whose_candidate_is_another_page_is_found_beyond_it() {
+        let shape = Shape { segments_max: 1, sets_per_segment: 2 };
+        let table = Table::<16>::new(shape, PolicyKind::Octavo, 1);
+        let tags: Vec<Tag> = (0..16).map(|page| Tag(page << Tag::DRAW_SHIFT | 1)).collect();
+        let mut slots = Vec::new();
+        for tag in &tags {
+            let Claim::Claimed { slot, evicted: None } = table.lock(*tag).claim(*tag) else {
+                panic!("a free slot for {tag:?}");
+            };
+            assert!(!table.publish(slot, false), "no thread waits for the page");
+            slots.push(slot);
+        }
+        // SAFETY: it relies on nothing.
+        let candidate = |tag| unsafe { table.candidate_known::<false>(tag) }.expect("a fingerprint");
+        for (tag, slot) in tags.iter().zip(&slots) {
+            let (candidate, beyond) = (candidate(*tag), table.glance_beyond(candidate(*tag), *tag));
+            assert_eq!(Some(candidate.slot), slots.iter().copied().min_by_key(|slot| slot.0));
+            assert_eq!(table.glance_at(candidate, *tag).is_some(), beyond.is_none());
+            if let Some((glance, found)) = beyond {
+                assert_eq!((found, glance.is_still_shown()), (*slot, true));
+            }
+        }
+        let absent = Tag(99 << Tag::DRAW_SHIFT | 1);
+        assert!(table.glance_beyond(candidate(absent), absent).is_none());
     }
 }

@@ -31,13 +31,8 @@ impl<const W: usize> Table<W> {
     /// bytes read since the glance are certainly the page's ([`Glance::is_still_shown`]).
     #[inline(always)]
     pub fn hit(&self, glance: &Glance<'_, W>) -> bool {
-        if !glance.shown.holds(&glance.front.shown) {
-            return false;
-        }
-        // One test for two bits: nearly every page that is hit is shown and marked. Relaxed: as in
-        // `touch`.
-        let marks = glance.front.marks.load(Ordering::Relaxed);
-        glance.shown.has_and(glance.way, marks) || self.hit_unmarked(glance.front, glance.way, glance.shown)
+        glance.holds()
+            && (glance.is_shown_and_marked() || self.hit_unmarked(glance.front, glance.way, glance.shown))
     }
 
     /// `hit` of a page that is not shown or not marked. The set's word has not changed.

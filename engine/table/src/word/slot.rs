@@ -102,6 +102,7 @@
 //!
 //! The lock order is: set lock, then word. No thread waits for a word while it holds a set's lock.
 
+use super::operand;
 use super::state::{PIN_MASK, PIN_ONE, TWINS_MASK, WAITED, WRITEBACK};
 use super::tag::Tag;
 use crate::broken::{self, Step};
@@ -123,7 +124,7 @@ pub struct Slot<'t> {
 
 /// The word of shown ways of a set of `W` ways, as it was at one moment (P13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shown<const W: usize>(u64);
+pub(crate) struct Shown<const W: usize>(pub(crate) u64);
 
 impl<const W: usize> Shown<W> {
     /// Loads the word. Acquire: pairs with `Slot::show`.
@@ -138,23 +139,17 @@ impl<const W: usize> Shown<W> {
         self.0 >> way & 1 != 0
     }
 
-    /// Returns whether the way's page may be read and the way's bit in `others` is set.
-    #[inline(always)]
-    pub(crate) fn has_and(self, way: u32, others: u32) -> bool {
-        // A rotation, because the compiler turns a shift into more instructions.
-        (self.0 as u32 & others).rotate_right(way) & 1 != 0
-    }
-
     /// P13, the re-check: returns whether no way was shown or hidden since this word was loaded.
+    /// `shown` lies `W` bytes from `front`.
     #[inline(always)]
-    pub(crate) fn holds(self, shown: &AtomicU64) -> bool {
+    pub(crate) fn holds<T>(self, front: &T, shown: &AtomicU64) -> bool {
         if broken::is(Step::NoRecheck) {
             return true;
         }
         // Pairs with the release fences of P1, P6 and P8; the load after it needs no ordering of
         // its own.
         fence(Ordering::Acquire);
-        shown.load(Ordering::Relaxed) == self.0
+        operand::equals_at::<W, T>(front, shown, self.0)
     }
 }
 
@@ -542,7 +537,7 @@ impl OneWay {
     }
 
     pub fn holds(&self, seen: Shown<1>) -> bool {
-        seen.holds(&self.shown)
+        seen.holds(self, &self.shown)
     }
 }
 

@@ -137,6 +137,9 @@ const _: () = assert!(Tag::DRAW_SHIFT + Tag::DRAW_BITS == Tag::GHOST_PRINT_SHIFT
 const _: () = assert!(Tag::GHOST_PRINT_SHIFT + Tag::GHOST_PRINT_BITS == u64::BITS);
 const _: () = assert!(Tag::FINGERPRINT_SHIFT + Tag::FINGERPRINT_BITS == u64::BITS);
 
+/// The bits above the place.
+const ABOVE: u64 = u64::MAX << Tag::PLACE_BITS;
+
 /// Number of lowest bits that step *near* changes: a group has 32 pages.
 const NEAR_BITS: u32 = 5;
 
@@ -159,6 +162,9 @@ pub struct Mixer {
     far: u32,
     /// The odd multiplier of the bits above the place.
     upper: u64,
+    /// The bits above the place. Not a constant, because the instruction that applies it takes it
+    /// from memory, but has no room for it.
+    above: u64,
     /// `far * far_inverse` and `upper * upper_inverse` are 1 modulo two to the power of 32.
     far_inverse: u32,
     upper_inverse: u32,
@@ -196,7 +202,7 @@ impl Mixer {
         let far = next() as u32 & 0xFDFD_FD00 | 0x0101_0101;
         let upper = next() | 1;
         let (far_inverse, upper_inverse) = (inverse(far.into()) as u32, inverse(upper) as u32);
-        Self { secret, offset, near, far, upper, far_inverse, upper_inverse }
+        Self { secret, offset, near, far, upper, above: ABOVE, far_inverse, upper_inverse }
     }
 
     /// Returns a mix for tests that does not mix: all pages belong to one set, and neighbours share
@@ -204,7 +210,8 @@ impl Mixer {
     /// both side by side above the place.
     pub fn weak() -> Self {
         let upper = 1 << Tag::PLACE_BITS | 1 << (WEAK_PAGE_BITS - (OBJECT_SHIFT - Tag::PLACE_BITS));
-        Self { secret: 0, offset: [0, 0], near: 0, far: 0, upper, far_inverse: 0, upper_inverse: 0 }
+        let (far_inverse, upper_inverse) = (0, 0);
+        Self { secret: 0, offset: [0, 0], near: 0, far: 0, upper, above: ABOVE, far_inverse, upper_inverse }
     }
 
     /// Returns the tag of a key.
@@ -226,22 +233,23 @@ impl Mixer {
     /// none of these `bits` set.
     #[inline(always)]
     pub fn tag_among(&self, begun: Begun, bits: u64) -> Tag {
-        match u32::try_from(bits) {
-            Ok(bits) => self.tag_near(begun, bits),
-            Err(_) => self.tag_of_far_page(begun, bits),
+        match u32::try_from(bits).is_ok() {
+            true => self.tag_near(begun, bits),
+            false => self.tag_of_far_page(begun, bits),
         }
     }
 
     /// Does what [`Mixer::tag_among`] does, for callers that know that the page is one of the first
     /// 2^32 of its object.
     #[inline(always)]
-    pub fn tag_near(&self, begun: Begun, bits: u32) -> Tag {
-        let mixed = begun.mixed ^ u64::from(bits);
+    pub fn tag_near(&self, begun: Begun, bits: u64) -> Tag {
+        debug_assert!(u32::try_from(bits).is_ok());
+        let mixed = begun.mixed ^ bits;
         let near = self.near(mixed);
         let mixed = mixed ^ near >> (u64::BITS - NEAR_BITS);
-        let place = (mixed as u32).swap_bytes().wrapping_mul(self.far).swap_bytes();
         let upper = near.wrapping_add(mixed).wrapping_mul(self.upper);
-        Tag(upper >> Tag::PLACE_BITS << Tag::PLACE_BITS | u64::from(place))
+        let place = (mixed as u32).swap_bytes().wrapping_mul(self.far).swap_bytes();
+        Tag(upper & self.above | u64::from(place))
     }
 
     /// Returns the key of a tag: the steps backwards.

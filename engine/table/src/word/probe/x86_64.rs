@@ -44,8 +44,12 @@ fn equal_bytes(bytes: __m128i, wanted: u8) -> u32 {
     (unsafe { _mm_movemask_epi8(equal) }) as u32
 }
 
+/// Sixteen bytes that lie within a line.
+#[repr(align(16))]
+struct Sixteen(#[expect(dead_code, reason = "only assembly reads it")] [u8; 16]);
+
 /// The byte of a tag that is its fingerprint, sixteen times.
-const FINGERPRINT_BYTE: i8 = (Tag::FINGERPRINT_SHIFT / 8) as i8;
+static FINGERPRINT_BYTE: Sixteen = Sixteen([(Tag::FINGERPRINT_SHIFT / 8) as u8; 16]);
 
 const _: () = assert!(Tag::FINGERPRINT_SHIFT.is_multiple_of(8) && Tag::FINGERPRINT_BITS == 8);
 
@@ -55,19 +59,17 @@ const _: () = assert!(Tag::FINGERPRINT_SHIFT.is_multiple_of(8) && Tag::FINGERPRI
 /// only.
 #[inline(always)]
 pub(super) unsafe fn find_16_of_tag(fingerprints: *const u8, tag: Tag) -> u32 {
-    // SAFETY: SSE2 is part of x86-64, and nothing but registers is touched.
-    let spread = unsafe { _mm_set1_epi8(FINGERPRINT_BYTE) };
     let ways;
     // SAFETY: reads the 16 bytes of the contract and writes the named registers. Vectors of 128
     // bits leave no upper halves behind that `vzeroupper` would have to clear.
     unsafe {
         asm!(
             "vmovq {found}, {tag}",
-            "vpshufb {found}, {found}, {spread}",
+            "vpshufb {found}, {found}, xmmword ptr [rip + {spread}]",
             "vpcmpeqb {found}, {found}, xmmword ptr [{fingerprints}]",
             "vpmovmskb {ways:e}, {found}",
             tag = in(reg) tag.0,
-            spread = in(xmm_reg) spread,
+            spread = sym FINGERPRINT_BYTE,
             fingerprints = in(reg) fingerprints,
             found = out(xmm_reg) _,
             ways = lateout(reg) ways,
