@@ -135,6 +135,17 @@ impl Partition {
         segments: u32,
         turn: Option<&Turn<'_>>,
     ) -> Result<(), Stop> {
+        let made = self.make_one_by_one(resizing, segments, turn);
+        self.inner.table.end_resizes();
+        made
+    }
+
+    fn make_one_by_one(
+        &self,
+        resizing: &mut Resizing,
+        segments: u32,
+        turn: Option<&Turn<'_>>,
+    ) -> Result<(), Stop> {
         let inner = &self.inner;
         // Relaxed: `remove_partition` sets the flag, then takes this lock to shrink the partition
         // itself. A later holder of the lock sees the flag, and an earlier one's resize is then
@@ -191,6 +202,7 @@ impl Partition {
             }
             resizing.history.events = None;
             resizing.pending = inner.table.shift(verdict.hot, verdict.cold, entries);
+            inner.table.end_resizes();
             let moved = self.finish_moves(resizing, turn);
             inner.balance.forget();
             moved

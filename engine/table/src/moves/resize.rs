@@ -173,10 +173,7 @@ impl<const W: usize> Table<W> {
     /// # Panics
     /// As [`Self::retire`].
     pub fn check_empty(&self, segment: SegmentIndex) -> Result<(), SlotIndex> {
-        assert!(
-            self.entries_by_segment()[segment.0 as usize].is_empty(),
-            "{segment:?} cannot retire: it still has directory entries"
-        );
+        assert!(!self.has_entries(segment), "{segment:?} cannot retire: it still has directory entries");
         for set in self.sets_of(segment) {
             let _lock = self.head(set).lock.lock();
             for way in 0..W {
@@ -229,6 +226,7 @@ impl<const W: usize> Table<W> {
         if done {
             // R4. Release, both: pairs with `set_of` and `move_of`.
             self.entry(mv.entry as usize).store(self.first_set(mv.to), Ordering::Release);
+            self.dealer.note_moved();
             self.header().moving.store(0, Ordering::Release);
         }
         mover.end_step(Some(MoveStep::End { done }));

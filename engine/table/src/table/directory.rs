@@ -129,20 +129,23 @@ impl<const W: usize> Table<W> {
         self.set_level(level + 1);
     }
 
-    pub(crate) fn entries_by_segment(&self) -> Vec<Vec<u32>> {
-        let level = self.level();
-        let mut entries = vec![Vec::new(); self.shape().segments_max as usize];
-        for entry in 0..1u32 << level {
-            let segment = self.named_by(self.entry(entry as usize).load(Ordering::Relaxed));
-            entries[segment.0 as usize].push(entry);
-        }
-        entries
+    /// Returns the segment of each entry.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = SegmentIndex> {
+        let named = |entry| self.entry(entry).load(Ordering::Relaxed);
+        (0..1 << self.level()).map(move |entry| self.named_by(named(entry)))
+    }
+
+    /// Returns the number of directory entries of each segment, in use or not.
+    pub(crate) fn entry_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.shape().segments_max as usize];
+        self.owners().for_each(|segment| counts[segment.0 as usize] += 1);
+        counts
     }
 
     /// Returns the number of directory entries of each segment in use, which shows how evenly the
     /// load is spread.
     pub fn entries_per_segment(&self) -> Vec<usize> {
-        let entries = self.entries_by_segment();
-        self.segments().map(|segment| entries[segment.0 as usize].len()).collect()
+        let counts = self.entry_counts();
+        self.segments().map(|segment| counts[segment.0 as usize]).collect()
     }
 }

@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic as plain;
 
+use self::hands::Dealer;
 use crate::index::{Found, SegmentIndex, SetNumber, SlotIndex};
 use crate::learning::learner::Learner;
 use crate::learning::monitor::Monitor;
@@ -30,6 +31,7 @@ use crate::word::slot::{Slot, Word};
 pub(crate) mod deal;
 pub(crate) mod directory;
 pub(crate) mod dirty;
+mod hands;
 pub(crate) mod lookup;
 pub(crate) mod nodes;
 mod policy;
@@ -64,6 +66,7 @@ pub struct Table<const W: usize = 16> {
     /// Whether a main was ever away from home (T9).
     pub(crate) has_away: plain::AtomicBool,
     tally: Tally,
+    pub(crate) dealer: Dealer,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     pub(crate) probe: ProbeKind,
     pub(crate) nodes: Nodes,
@@ -146,6 +149,7 @@ impl<const W: usize> Table<W> {
             copies_yield: plain::AtomicBool::new(true),
             has_away: plain::AtomicBool::new(false),
             tally: Tally::default(),
+            dealer: Dealer::default(),
             probe: ProbeKind::detect(),
             nodes: Nodes::new(nodes, layout.shape.segments_max, layout.level_max),
         };

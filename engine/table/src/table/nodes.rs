@@ -140,8 +140,8 @@ impl<const W: usize> Table<W> {
 
     /// Returns the number of entries that name segments of a node.
     pub fn entries_of_node(&self, node: NodeId) -> usize {
-        let entries = self.entries_by_segment();
-        self.numbers_of(node).map(|segment| entries[segment.0 as usize].len()).sum()
+        let counts = self.entry_counts();
+        self.numbers_of(node).map(|segment| counts[segment.0 as usize]).sum()
     }
 
     /// Returns the clocks of [`CLOCKS`] sets spread over a segment, and whether each of these sets

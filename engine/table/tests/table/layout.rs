@@ -204,6 +204,37 @@ fn entries_shift_between_nodes_and_every_segment_keeps_some_while_segments_join_
     }
 }
 
+#[test]
+fn a_resize_deals_as_if_it_knew_nothing_of_the_last_one_even_after_one_that_was_given_up() {
+    for nodes in [1, 3] {
+        let shape = Shape { segments_max: 12, sets_per_segment: 1 };
+        let tables = [(); 2].map(|()| Table::<8>::spread(shape, nodes, PolicyKind::Fifo, 6));
+        let mut random = Random::new(u64::from(nodes));
+        for step in 0..if cfg!(miri) { 10 } else { 300 } {
+            let (kind, node) = (random.below(3), NodeId(random.below(u64::from(nodes)) as u32));
+            let given_up = if random.below(4) == 0 { random.below(20) as usize } else { 0 };
+            let [moves, expected] = [(&tables[0], false), (&tables[1], true)].map(|(table, forgets)| {
+                if forgets {
+                    table.end_resizes();
+                }
+                let leaving = table.segment_to_leave(&[]).filter(|_| table.live_segments() > 4);
+                let moves = match (kind, table.spare_segment(), leaving) {
+                    (0, Some(spare), _) => table.join(spare),
+                    (1, _, Some(leaving)) => table.leave(leaving),
+                    _ if nodes > 1 => table.shift(node, NodeId((node.0 + 1) % nodes), 10),
+                    _ => Vec::new(),
+                };
+                let done = moves.len().saturating_sub(given_up);
+                finish(table, moves[..done].to_vec());
+                let is_emptied = kind == 1 && given_up == 0;
+                leaving.filter(|_| is_emptied).inspect(|segment| table.retire(*segment).unwrap());
+                moves
+            });
+            assert_eq!(moves, expected, "{nodes} nodes, step {step}");
+        }
+    }
+}
+
 #[derive(Clone)]
 #[repr(align(4096))]
 struct Aligned([u8; 4096]);
