@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::clients;
 use crate::nbd_client::Client;
-use crate::server::{PATIENCE, Setup, served};
+use crate::server::{PATIENCE, Setup, served, wait_for};
 
 const READS: usize = 300;
 
@@ -67,14 +67,21 @@ fn a_resident_page_is_served_with_two_system_calls() {
     );
 }
 
-/// The thread of the only connection.
+/// Waits until the only connection is the client's, which the server has answered, and returns its
+/// thread. On a busy machine, the thread of the connection that showed that the server listens
+/// (`Server::start`) may not have ended yet.
 fn connection_thread(pid: u32) -> PathBuf {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|thread| thread.unwrap().path());
-    let serves =
-        |thread: &PathBuf| fs::read_to_string(thread.join("comm")).unwrap().starts_with("octavo-nbd-");
-    let serving: Vec<PathBuf> = threads.filter(serves).collect();
-    assert_eq!(serving.len(), 1, "threads of connections: {serving:?}");
-    serving.into_iter().next().unwrap()
+    let more = || format!("threads of connections: {:?}", connection_threads(pid));
+    wait_for(more, || connection_threads(pid).try_into().ok().map(|[thread]: [PathBuf; 1]| thread))
+}
+
+fn connection_threads(pid: u32) -> Vec<PathBuf> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    // A thread that ends meanwhile has no name any more.
+    let serves = |thread: &PathBuf| {
+        fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with("octavo-nbd-"))
+    };
+    threads.filter_map(|thread| Some(thread.ok()?.path())).filter(serves).collect()
 }
 
 fn is_traced(thread: &std::path::Path) -> bool {
