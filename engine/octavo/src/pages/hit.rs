@@ -9,7 +9,7 @@
 //! | caller | object | partition |
 //! |---|---|---|
 //! | `Object::read_at`, up to 128 bytes | `read_inline` | `copy_inline` |
-//! | `Object::read_at`, inside one page | `read_page` | `copy_resident`, then `copy_again` |
+//! | `Object::read_at`, inside one page | `read_hit` | `copy_resident`, then `copy_again` |
 //! | `Object::read_at`, several pages | `read_run` | `copy_candidate`, then `copy_again` |
 //! | `Object::read_batch` | `read_many` | `copy_candidate`, then `copy_again` |
 //!

@@ -248,7 +248,7 @@ impl<const W: usize> Table<W> {
     unsafe fn probe_known<const AVX2: bool>(&self, tag: Tag) -> (&Front<W>, SlotIndex, u32) {
         // SAFETY: the caller's promise.
         let first = self.index_of(unsafe { self.set_known::<AVX2>(tag) }, 0);
-        // SAFETY: directory entries name segments below segments_max, and each has its sets' fronts.
+        // SAFETY: directory entries name segments below segments_max, all of which have fronts.
         let front = unsafe { self.memory.at_fronts_by_slot(first.0 as usize) };
         #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
         if AVX2 && W == 16 {
