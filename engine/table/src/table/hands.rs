@@ -12,7 +12,6 @@
 //! Not here: which segments give and take (`deal`), and moving the pages of an entry
 //! (`moves::resize`).
 
-use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -118,11 +117,16 @@ impl Hands {
     /// Returns the middle of the widest gap between a segment's entries, of several the first.
     fn widest_gap(&self, segment: usize) -> u32 {
         let (entries, mask) = (&self.entries[segment], self.owners.len() as u32 - 1);
-        let next = entries.iter().skip(1).chain(entries.first());
-        let width = |from: &u32, to: &u32| to.wrapping_sub(*from).wrapping_sub(1) & mask;
-        let gaps = entries.iter().zip(next).map(|(from, to)| (width(from, to), *from));
-        gaps.max_by_key(|(width, from)| (*width, Reverse(*from)))
-            .map_or(0, |(width, from)| from.wrapping_add(width / 2 + 1) & mask)
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return 0 };
+        let width = |from: u32, to: u32| to.wrapping_sub(from).wrapping_sub(1) & mask;
+        let (mut widest, mut begin) = (width(*last, *first), *last);
+        for pair in entries.windows(2).rev() {
+            let width = width(pair[0], pair[1]);
+            if width >= widest {
+                (widest, begin) = (width, pair[0]);
+            }
+        }
+        begin.wrapping_add(widest / 2 + 1) & mask
     }
 
     /// Moves an entry from a giver with most entries to `to`. Returns the giver and the entry, or
@@ -130,17 +134,22 @@ impl Hands {
     pub fn draw(&mut self, givers: &mut Givers, to: usize) -> Option<(usize, u32)> {
         let most = givers.most(self).filter(|most| *most > 0)?;
         let (middle, count) = (self.widest_gap(to), self.owners.len() as u32);
+        let (mut choices, mut crowded) = (0, None);
         // From the middle outwards: 0, 1, -1, 2, -2, ...
-        let outwards = (0..count).map(|step| {
+        for step in 0..count {
             let away = step.div_ceil(2);
-            middle.wrapping_add(if step % 2 == 0 { away.wrapping_neg() } else { away }) & (count - 1)
-        });
-        let eligible = outwards.filter(|entry| {
-            let owner = self.owners[*entry as usize] as usize;
-            givers.is_one[owner] && self.len(owner) == most
-        });
-        let crowding = |entry: &u32| self.crowding(self.owners[*entry as usize] as usize, *entry);
-        let entry = eligible.take(CHOICES).max_by_key(crowding)?;
+            let away = if step % 2 == 0 { away.wrapping_neg() } else { away };
+            let entry = middle.wrapping_add(away) & (count - 1);
+            let owner = self.owners[entry as usize] as usize;
+            if givers.is_one[owner] && self.len(owner) == most {
+                crowded = crowded.max(Some((self.crowding(owner, entry), choices, entry)));
+                choices += 1;
+                if choices == CHOICES {
+                    break;
+                }
+            }
+        }
+        let (_, _, entry) = crowded?;
         let giver = self.owners[entry as usize] as usize;
         self.move_entry(entry, to);
         givers.left -= 1;
