@@ -1,10 +1,10 @@
 //! The lookup without a lock: where a page may be, and whether it is there.
 //!
-//! The top bits of the tag select the directory entry, which names the segment; other bits select
-//! the set in the segment, and others are the fingerprint to compare. A result is a hint until the
-//! slot's own word (P3, P4) or the set's (P13) has confirmed it, and `None` is certain only under
-//! the set's lock. Nothing here stores. Not here: what a hit tells the policy (`touch`), and
-//! changes of the directory (`resize`).
+//! The lowest bits of the tag select the set in the segment; the bits above them select the
+//! directory entry, which names the segment; others are the fingerprint to compare. A result is a
+//! hint until the slot's own word (P3, P4) or the set's (P13) has confirmed it, and `None` is
+//! certain only under the set's lock. Nothing here stores. Not here: what a hit tells the policy
+//! (`touch`), and changes of the directory (`resize`).
 
 use super::Table;
 use crate::index::{Found, SetNumber, SlotIndex};
