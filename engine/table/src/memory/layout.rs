@@ -258,7 +258,6 @@ pub(crate) const fn directory_bytes_per_segment<const W: usize>() -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub shape: Shape,
-    entries_per_segment: u32,
     pub level_max: u32,
     pub records_at: usize,
     pub fronts_at: usize,
@@ -280,8 +279,7 @@ impl Layout {
         assert!(W.is_power_of_two() && (1..=32).contains(&W), "a set has up to 32 ways, a power of two");
         shape.check(W as u32).expect("a table of this shape can be made");
         let (segments, sets) = (shape.segments_max as usize, shape.sets_per_segment as usize);
-        let entries_per_segment = entries_per_segment(W);
-        let level_max = (entries_per_segment * shape.segments_max.next_power_of_two()).trailing_zeros();
+        let level_max = (entries_per_segment(W) * shape.segments_max.next_power_of_two()).trailing_zeros();
         assert!(level_max <= Tag::DIRECTORY_BITS);
         let directory_bytes = size_of::<AtomicU32>() << level_max;
         let records_at = (DIRECTORY_AT + directory_bytes).next_multiple_of(LINE);
@@ -293,7 +291,6 @@ impl Layout {
         let slots_per_segment_shift = (sets * W).trailing_zeros();
         Layout {
             shape,
-            entries_per_segment,
             level_max,
             records_at,
             fronts_at,
@@ -312,7 +309,7 @@ impl Layout {
     }
 
     /// Returns the lowest level that gives each of `live` segments its share of entries.
-    pub fn level_for(&self, live: u32) -> u32 {
-        (self.entries_per_segment * live.max(1).next_power_of_two()).trailing_zeros().min(self.level_max)
+    pub fn level_for<const W: usize>(&self, live: u32) -> u32 {
+        (entries_per_segment(W) * live.max(1).next_power_of_two()).trailing_zeros().min(self.level_max)
     }
 }

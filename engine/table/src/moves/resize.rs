@@ -118,7 +118,7 @@ impl<const W: usize> Table<W> {
         self.record(segment).live.store(1, Ordering::Release);
         self.header().live.store(live, Ordering::Relaxed);
         self.tell_capacity();
-        while self.level() < self.layout().level_for(live) {
+        while self.level() < self.layout().level_for::<W>(live) {
             self.double_directory();
         }
         let level = self.level();

@@ -158,7 +158,7 @@ impl<const W: usize> Table<W> {
             "a table begins with 1 to {} segments in use, not {live}",
             layout.shape.segments_max
         );
-        let level = layout.level_for(live).max(table.nodes.level_min());
+        let level = layout.level_for::<W>(live).max(table.nodes.level_min());
         let segments = Self::first_segments(layout.shape, nodes, live);
         table.deal_entries(level, &segments);
         for segment in segments {
