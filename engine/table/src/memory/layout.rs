@@ -243,9 +243,13 @@ pub const SETS_PER_SEGMENT_MAX: u32 = 1 << Tag::SET_BITS;
 
 /// Returns the minimum number of directory entries per segment, with sets of `ways`. The loads of
 /// two segments therefore differ by at most one part in this number. The budget of a set of eight
-/// ways has room for fewer.
+/// ways has room for fewer. The models of loom have few, because a resize moves them one by one.
 pub const fn entries_per_segment(ways: usize) -> u32 {
-    if ways == 8 { 32 } else { 64 }
+    match ways {
+        _ if cfg!(loom) => 2,
+        8 => 32,
+        _ => 64,
+    }
 }
 
 /// Returns the maximum number of bytes of the directory that a segment in use accounts for: less
