@@ -447,9 +447,10 @@ fn agree_while_resized(page: impl Fn(&mut Random, u64) -> u64) {
         let mut pair = Pair::<16>::new(WIDE, PolicyKind::ALL[seed as usize % PolicyKind::ALL.len()], 1);
         for step in 0..if cfg!(miri) { 40 } else { 12_000 } {
             pair.step(mixer.tag(page(&mut random, step)), &mut random);
-            match random.below(8) {
+            // A resize moves 64 entries or more, each in steps of its own.
+            match random.below(32) {
                 0 => pair.resize(&mut random),
-                1..3 => pair.unpin_a_snapshot(&mut random),
+                1..9 => pair.unpin_a_snapshot(&mut random),
                 _ => {}
             }
             if step % 64 == 0 {
