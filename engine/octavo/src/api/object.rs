@@ -9,6 +9,7 @@ use std::ops::Range;
 use octavo_disk::Store;
 use octavo_table::{State, Tag};
 
+use crate::config::CacheMode;
 use crate::error::Error;
 use crate::flight::{EVERY, Job, Object, SyncState, Task};
 use crate::pages::ahead::Lookup;
@@ -43,6 +44,11 @@ impl Object {
     /// [`Error::ReadOnly`].
     pub fn read_only(&self) -> bool {
         self.inner.store.read_only()
+    }
+
+    /// When a write is acknowledged: the mode of the object's partition.
+    pub fn cache_mode(&self) -> CacheMode {
+        self.inner.partition.mode
     }
 
     /// Fills `buffer` with the bytes at `offset` (in bytes). Resident pages are copied without a
