@@ -76,7 +76,13 @@ fn come_and_go(
 fn export(partition: &Partition, directory: &Path, name: &str) -> Result<Export, Box<dyn Error>> {
     let options = OpenOptions { create_len_bytes: Some(DISK_BYTES), ..OpenOptions::default() };
     let object = partition.open(Store::open(&directory.join(name), &options)?, name)?;
-    Ok(Export { name: name.to_owned(), description: String::new(), object, read_only: false })
+    Ok(Export {
+        name: name.to_owned(),
+        description: String::new(),
+        object,
+        read_only: false,
+        is_listed: true,
+    })
 }
 
 /// Writes and reads at random while `goes_on`, and compares every byte. Returns the requests made.

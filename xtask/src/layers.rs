@@ -53,8 +53,8 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "octavo-block",
         own: &["octavo", "octavo-random"],
-        others: &["libc", "log", "rustix"],
-        tests: &[],
+        others: &["libc", "log", "rustix", "vhost", "virtio-bindings", "virtio-queue", "vm-memory"],
+        tests: &["blkio", "tempfile", "vmm-sys-util"],
     },
     Layer { name: "octavo-draw", own: &[], others: &[], tests: &[] },
     Layer {
@@ -112,7 +112,7 @@ const LAYERS: &[Layer] = &[
             "time",
             "toml",
         ],
-        tests: &[],
+        tests: &["blkio"],
     },
     Layer { name: "octavo-instructions", own: &["octavo"], others: &[], tests: &[] },
     Layer { name: "xtask", own: &[], others: &["proc-macro2", "serde_json", "spdx", "syn"], tests: &[] },

@@ -68,6 +68,8 @@ pub(crate) enum Hangup {
     Protocol(&'static str),
     /// A read failed after the header of its simple reply was sent.
     Store,
+    /// A VMM sent what the device cannot do.
+    Vmm(String),
     /// The cache had no queue for the connection.
     Engine(octavo::Error),
 }
@@ -98,6 +100,7 @@ impl fmt::Display for Hangup {
             Hangup::Socket(error) => write!(f, "the socket failed: {error}"),
             Hangup::Protocol(what) => write!(f, "protocol error: {what}"),
             Hangup::Store => f.write_str("a read failed after its reply had begun"),
+            Hangup::Vmm(what) => write!(f, "disconnected: {what}"),
             Hangup::Engine(error) => write!(f, "the cache has no queue for the connection: {error}"),
         }
     }

@@ -30,6 +30,8 @@ pub struct Export {
     pub object: octavo::Object,
     /// Refuses changes, even if the object is writable.
     pub read_only: bool,
+    /// NBD clients find the export. False for one that is only attached by vhost-user.
+    pub is_listed: bool,
 }
 
 /// The kinds of requests that are counted separately.
@@ -170,6 +172,19 @@ struct Visitors {
     is_retired: bool,
 }
 
+impl Visitors {
+    /// The connections, each once: one with several threads has several visits.
+    fn connections(&self) -> Vec<&Arc<Connection>> {
+        let mut all: Vec<&Arc<Connection>> = Vec::new();
+        for (_, connection) in &self.live {
+            if !all.iter().any(|other| Arc::ptr_eq(other, connection)) {
+                all.push(connection);
+            }
+        }
+        all
+    }
+}
+
 impl Served {
     pub fn read_only(&self) -> bool {
         self.export.read_only || self.export.object.read_only()
@@ -237,14 +252,14 @@ impl Served {
 
     pub fn stat(&self) -> ExportStat {
         let visitors = self.visitors();
-        let connections = visitors.live.len() as u64;
+        let connections = visitors.connections().len() as u64;
         let mut stat = ExportStat { name: self.export.name.clone(), connections, ..visitors.ended.clone() };
         visitors.live.iter().for_each(|(counts, _)| stat.add(counts));
         stat
     }
 
     fn in_use(&self, visitors: &Visitors) -> Error {
-        let clients = visitors.live.iter().map(|(_, connection)| connection.who.clone()).collect();
+        let clients = visitors.connections().iter().map(|connection| connection.who.clone()).collect();
         Error::InUse { name: self.export.name.clone(), clients }
     }
 
@@ -299,14 +314,19 @@ impl Exports {
         self.lock().clone()
     }
 
-    /// Returns the exports that clients can choose.
+    /// Returns the exports that are not retired.
     pub fn offered(&self) -> Vec<Arc<Served>> {
         self.lock().iter().filter(|served| served.is_offered()).cloned().collect()
     }
 
-    /// Returns the offered export of this name. The first one also has the empty name.
+    /// Returns the exports that NBD clients can choose.
+    pub fn listed(&self) -> Vec<Arc<Served>> {
+        self.offered().into_iter().filter(|served| served.export.is_listed).collect()
+    }
+
+    /// Returns the listed export of this name. The first one also has the empty name.
     pub fn find(&self, name: &[u8]) -> Option<Arc<Served>> {
-        let offered = self.offered();
+        let offered = self.listed();
         let named = offered.iter().find(|served| served.export.name.as_bytes() == name);
         named.or_else(|| offered.first().filter(|_| name.is_empty())).cloned()
     }

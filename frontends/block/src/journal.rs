@@ -19,16 +19,28 @@ struct Window {
 }
 
 /// Writes warnings about one client. All journals of a server share one rate.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Journal {
+    protocol: &'static str,
     who: String,
     window: Arc<Mutex<Window>>,
+}
+
+impl Default for Journal {
+    fn default() -> Journal {
+        Journal { protocol: "nbd", who: String::new(), window: Arc::default() }
+    }
 }
 
 impl Journal {
     /// Returns the journal of another client of the same server.
     pub fn about(&self, who: String) -> Journal {
-        Journal { who, window: self.window.clone() }
+        Journal { who, ..self.clone() }
+    }
+
+    /// Returns this journal for clients of another protocol.
+    pub fn of(&self, protocol: &'static str) -> Journal {
+        Journal { protocol, ..self.clone() }
     }
 
     /// Returns the client's name in the log.
@@ -40,9 +52,16 @@ impl Journal {
     pub fn warn(&self, what: fmt::Arguments<'_>) {
         if let Some(dropped) = self.admit(Instant::now()) {
             if dropped > 0 {
-                log::warn!("nbd: {dropped} warnings were suppressed");
+                log::warn!("{}: {dropped} warnings were suppressed", self.protocol);
             }
-            log::warn!("nbd: {}: {what}", self.who);
+            log::warn!("{}: {}: {what}", self.protocol, self.who);
+        }
+    }
+
+    /// Writes a line that is no warning, at the same rate.
+    pub fn note(&self, what: fmt::Arguments<'_>) {
+        if self.admit(Instant::now()).is_some() {
+            log::info!("{}: {}: {what}", self.protocol, self.who);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Block protocols in front of an Octavo cache. Today: NBD.
+//! Block protocols in front of an Octavo cache: NBD and vhost-user.
 //!
 //! Each line of this table imports only from the lines below it:
 //!
@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `server` | listeners, the threads of connections, shutdown |
 //! | `nbd/` | the NBD protocol: bytes become requests, events become bytes |
+//! | `vhost/` | the vhost-user protocol: rings in a guest's memory become operations of the cache |
 //! | `executor` | requests become batches for the cache, completions become events (E1 to E3) |
 //! | `buffers` | the memory of a connection: a reserve, and loans from the cache |
 //! | `export` | the served objects, which come and go, and the counts of their requests |
@@ -14,8 +15,10 @@
 //! | `request`, `limits`, `journal` | neutral requests and events; limits for clients; the log |
 //! | `error`, `address` | the errors of this crate; the addresses of listeners |
 //!
-//! A further protocol gets its own module beside `nbd`, and never accesses the cache itself. No
-//! code here reads the environment, and no code is `unsafe`.
+//! A further protocol gets its own module beside these. NBD copies bytes to a socket and needs
+//! buffers, which the executor gives it; the pages of a vhost-user disk go straight to the guest's
+//! memory. No code here reads the environment. Only `vhost/fault.rs` and `vhost/memory.rs` have
+//! `unsafe` code, for memory that is not the process's own.
 //!
 //! # Examples
 //! ```no_run
@@ -25,7 +28,8 @@
 //! let cache = Cache::new(CacheConfig::default())?;
 //! let disk = disk::Store::open("disk.img".as_ref(), &disk::OpenOptions::default())?;
 //! let object = cache.partition(PartitionConfig::new("vm"))?.open(disk, "disk")?;
-//! let export = Export { name: "disk".into(), description: "".into(), object, read_only: false };
+//! let (name, description) = ("disk".into(), String::new());
+//! let export = Export { name, description, object, read_only: false, is_listed: true };
 //! let listen = ["unix:/run/disk.sock".parse()?];
 //! let server = Server::start(cache, vec![export], &listen, Limits::default())?;
 //! // ... and at the end:
@@ -33,7 +37,7 @@
 //! # Ok(()) }
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod address;
 mod buffers;
@@ -48,6 +52,7 @@ mod request;
 mod server;
 mod socket;
 mod spin;
+mod vhost;
 
 pub use address::Address;
 pub use error::Error;
@@ -55,3 +60,4 @@ pub use export::{Export, ExportStat, Kind};
 pub use limits::Limits;
 pub use server::{Retired, Server, Traffic};
 pub use socket::SocketPath;
+pub use vhost::VhostSettings;

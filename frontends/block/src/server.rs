@@ -6,16 +6,18 @@
 
 use crate::address::Address;
 use crate::buffers::Loans;
-use crate::connection::Connection;
+use crate::connection::{Connection, Hangup};
 use crate::error::Error;
 use crate::export::{Export, ExportStat, Exports, Served};
 use crate::journal::Journal;
 use crate::limits::Limits;
 use crate::nbd::{self, Memory};
 use crate::socket::{Listener, Socket};
+use crate::vhost::{self, Disk, VhostSettings};
 use octavo::Cache;
 use rustix::net::Shutdown;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -35,7 +37,23 @@ const LAST_GRACE: Duration = Duration::from_secs(1);
 /// A running server. Dropping it is a [`shutdown`](Server::shutdown) without grace.
 pub struct Server {
     shared: Arc<Shared>,
-    acceptors: Mutex<Vec<(Arc<Listener>, JoinHandle<()>)>>,
+}
+
+/// A listener and its thread.
+struct Acceptor {
+    listener: Arc<Listener>,
+    service: Service,
+    thread: JoinHandle<()>,
+}
+
+/// Serves one client, and returns why its connection ended.
+type Serve = Box<dyn FnOnce(&Arc<Shared>, &Arc<Connection>, &Journal) -> Hangup + Send>;
+
+/// What a listener's clients get.
+#[derive(Clone)]
+enum Service {
+    Nbd,
+    Vhost(Arc<Disk>),
 }
 
 struct Shared {
@@ -45,6 +63,7 @@ struct Shared {
     limits: Limits,
     journal: Journal,
     stopping: AtomicBool,
+    acceptors: Mutex<Vec<Acceptor>>,
     connections: Mutex<Connections>,
     /// Notified when a connection has ended.
     ended: Condvar,
@@ -98,10 +117,11 @@ impl Server {
             limits,
             journal: Journal::default(),
             stopping: AtomicBool::new(false),
+            acceptors: Mutex::default(),
             connections: Mutex::default(),
             ended: Condvar::new(),
         });
-        Ok(Server { shared, acceptors: Mutex::default() })
+        Ok(Server { shared })
     }
 
     /// Listens at all these addresses. If this fails, the server must be dropped: it may listen at
@@ -121,26 +141,30 @@ impl Server {
             }
             listeners.push(Arc::new(Listener::bind(address, limits.unix_mode)?));
         }
-        for listener in listeners {
-            let accepting = (self.shared.clone(), listener.clone());
-            let thread = thread::Builder::new()
-                .name("octavo-accept".into())
-                .stack_size(STACK_BYTES)
-                .spawn(move || accepting.0.accept(&accepting.1))
-                .map_err(|source| Error::Listen { address: listener.address.clone(), source })?;
-            log::info!("nbd: listening at {}", listener.address);
-            self.acceptors().push((listener, thread));
-        }
-        Ok(())
+        listeners.into_iter().try_for_each(|listener| self.shared.serve_at(listener, Service::Nbd))
     }
 
-    /// Returns the addresses at which the server listens, with the ports that the system chose.
+    /// Attaches an export by vhost-user: listens at a unix socket, through which the VMM of one
+    /// guest at a time gets the export as a virtio block device.
+    ///
+    /// # Errors
+    /// - [`Error::Export`]: no export has this name, or the settings are wrong.
+    /// - [`Error::Listen`]: the system refused to listen there.
+    pub fn attach(&self, name: &str, socket: &Path, settings: VhostSettings) -> Result<(), Error> {
+        let wrong = |reason: String| Error::Export { name: name.into(), reason };
+        settings.validate().map_err(wrong)?;
+        let found = self.shared.exports.offered().into_iter().find(|served| served.export.name == name);
+        let served = found.ok_or_else(|| wrong("there is no such export".into()))?;
+        let listener = Listener::bind(&Address::Unix(socket.into()), self.shared.limits.unix_mode)?;
+        let disk = Arc::new(Disk::new(self.shared.cache.clone(), served, settings));
+        self.shared.serve_at(Arc::new(listener), Service::Vhost(disk))
+    }
+
+    /// Returns the addresses at which NBD clients connect, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<Address> {
-        self.acceptors().iter().map(|(listener, _)| listener.address.clone()).collect()
-    }
-
-    fn acceptors(&self) -> MutexGuard<'_, Vec<(Arc<Listener>, JoinHandle<()>)>> {
-        self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
+        let acceptors = self.shared.acceptors();
+        let nbd = acceptors.iter().filter(|acceptor| matches!(acceptor.service, Service::Nbd));
+        nbd.map(|acceptor| acceptor.listener.address.clone()).collect()
     }
 
     /// Returns a handle to the counts, which outlives the server.
@@ -162,7 +186,7 @@ impl Server {
     /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
     /// let server = Server::new(cache, Limits::default())?;
     /// let (name, description) = ("disk".to_owned(), String::new());
-    /// server.add(Export { name, description, object, read_only: false })?;
+    /// server.add(Export { name, description, object, read_only: false, is_listed: true })?;
     /// assert_eq!(server.traffic().exports()[0].name, "disk");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -191,7 +215,7 @@ impl Server {
     /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
     /// # let server = Server::new(cache, Limits::default())?;
     /// # let (name, description) = ("disk".to_owned(), String::new());
-    /// # server.add(Export { name, description, object, read_only: false })?;
+    /// # server.add(Export { name, description, object, read_only: false, is_listed: true })?;
     /// let retired = server.retire("disk", None)?;
     /// retired.object().close()?;
     /// retired.remove();
@@ -217,13 +241,7 @@ impl Server {
     /// it closes the remaining connections.
     pub fn shutdown(&self, grace: Duration) {
         self.shared.stopping.store(true, SeqCst);
-        let acceptors = std::mem::take(&mut *self.acceptors());
-        for (listener, thread) in acceptors {
-            match listener.close() {
-                Ok(()) => drop(thread.join()),
-                Err(error) => log::warn!("nbd: {}: cannot close the listener: {error}", listener.address),
-            }
-        }
+        self.shared.close_listeners(|_| true);
         self.shared.connections().live.values().for_each(|connection| connection.stop());
         self.shared.wait_until_empty(grace);
         for connection in self.shared.connections().live.values() {
@@ -254,6 +272,10 @@ impl Retired {
 
     /// Removes the export from its server. Another export may then have its name.
     pub fn remove(mut self) {
+        self.shared.close_listeners(|service| match service {
+            Service::Vhost(disk) => Arc::ptr_eq(&disk.served, &self.served),
+            Service::Nbd => false,
+        });
         self.shared.exports.remove(&self.served);
         self.is_removed = true;
     }
@@ -312,15 +334,52 @@ impl Shared {
         connections.live.len()
     }
 
+    fn acceptors(&self) -> MutexGuard<'_, Vec<Acceptor>> {
+        self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread of a listener.
+    fn serve_at(self: &Arc<Self>, listener: Arc<Listener>, service: Service) -> Result<(), Error> {
+        let accepting = (self.clone(), listener.clone(), service.clone());
+        let thread = thread::Builder::new()
+            .name("octavo-accept".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || accepting.0.accept(&accepting.1, &accepting.2))
+            .map_err(|source| Error::Listen { address: listener.address.clone(), source })?;
+        match &service {
+            Service::Nbd => log::info!("nbd: listening at {}", listener.address),
+            Service::Vhost(disk) => log::info!(
+                "vhost-user: export {:?} is attached at {}",
+                disk.served.export.name,
+                listener.address
+            ),
+        }
+        self.acceptors().push(Acceptor { listener, service, thread });
+        Ok(())
+    }
+
+    /// Closes the listeners of some services, and waits for their threads.
+    fn close_listeners(&self, is_one: impl Fn(&Service) -> bool) {
+        let closed: Vec<Acceptor> =
+            self.acceptors().extract_if(.., |acceptor| is_one(&acceptor.service)).collect();
+        for Acceptor { listener, thread, .. } in closed {
+            match listener.close() {
+                Ok(()) => drop(thread.join()),
+                Err(error) => log::warn!("{}: cannot close the listener: {error}", listener.address),
+            }
+        }
+    }
+
     /// Runs the thread of a listener.
-    fn accept(self: &Arc<Self>, listener: &Listener) {
-        while !self.stopping.load(SeqCst) {
+    fn accept(self: &Arc<Self>, listener: &Listener, service: &Service) {
+        let is_over = || self.stopping.load(SeqCst) || listener.is_closed();
+        while !is_over() {
             let accepted = listener.accept();
-            if self.stopping.load(SeqCst) {
+            if is_over() {
                 return;
             }
             match accepted {
-                Ok((socket, client)) => self.welcome(socket, client),
+                Ok((socket, client)) => self.welcome(socket, client, service),
                 Err(error) => {
                     self.journal
                         .about(listener.address.to_string())
@@ -332,45 +391,52 @@ impl Shared {
     }
 
     /// Gives a client its memory and its thread, or disconnects the client.
-    fn welcome(self: &Arc<Self>, socket: Socket, client: String) {
+    fn welcome(self: &Arc<Self>, socket: Socket, client: String, service: &Service) {
         let mut connections = self.connections();
         connections.accepted += 1;
         let number = connections.accepted;
-        let who = format!("client {number} at {client}");
-        let journal = self.journal.about(who.clone());
+        let (protocol, who) = match service {
+            Service::Nbd => ("nbd", format!("client {number} at {client}")),
+            Service::Vhost(disk) => ("vhost-user", format!("export {:?}: {client}", disk.served.export.name)),
+        };
+        let journal = self.journal.about(who.clone()).of(protocol);
         if connections.live.len() >= self.limits.connections_max {
             return journal.warn(format_args!(
                 "disconnected: {} clients are connected, the most that connections_max or memory allows",
                 connections.live.len()
             ));
         }
-        let buffer = |bytes| self.cache.buffer(bytes);
-        let (Some(input), Some(reserve)) =
-            (buffer(self.limits.input_bytes), buffer(self.limits.reserve_bytes))
-        else {
-            return journal.warn(format_args!("disconnected: the cache has no memory for its buffers"));
+        let serve: Serve = match service {
+            Service::Nbd => {
+                let buffer = |bytes| self.cache.buffer(bytes);
+                let (Some(input), Some(reserve)) =
+                    (buffer(self.limits.input_bytes), buffer(self.limits.reserve_bytes))
+                else {
+                    return journal
+                        .warn(format_args!("disconnected: the cache has no memory for its buffers"));
+                };
+                let memory = Memory { input, reserve, loans: self.loans.clone() };
+                Box::new(move |shared, connection, journal| {
+                    nbd::serve(connection, &shared.cache, memory, &shared.exports, &shared.limits, journal)
+                })
+            }
+            Service::Vhost(disk) => {
+                let disk = disk.clone();
+                Box::new(move |_, connection, journal| vhost::serve(&disk, connection, journal))
+            }
         };
         let connection = Arc::new(Connection::new(socket, who));
         connections.live.insert(number, connection.clone());
         drop(connections);
         let presence = Presence { shared: self.clone(), number };
-        let memory = Memory { input, reserve, loans: self.loans.clone() };
         let spawned =
-            thread::Builder::new().name(format!("octavo-nbd-{number}")).stack_size(STACK_BYTES).spawn({
+            thread::Builder::new().name(format!("octavo-{number}")).stack_size(STACK_BYTES).spawn({
                 let journal = journal.clone();
                 move || {
-                    let shared = &presence.shared;
-                    log::debug!("nbd: {}: connected", journal.who());
-                    let end = nbd::serve(
-                        &connection,
-                        &shared.cache,
-                        memory,
-                        &shared.exports,
-                        &shared.limits,
-                        &journal,
-                    );
+                    log::debug!("{protocol}: {}: connected", journal.who());
+                    let end = serve(&presence.shared, &connection, &journal);
                     match end.is_ordinary() {
-                        true => log::debug!("nbd: {}: {end}", journal.who()),
+                        true => log::debug!("{protocol}: {}: {end}", journal.who()),
                         false => journal.warn(format_args!("{end}")),
                     }
                     drop(connection);

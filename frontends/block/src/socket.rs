@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The bytes of replies that a unix socket holds before its client reads them; Linux accounts for
@@ -81,6 +81,7 @@ pub struct Listener {
     /// The address, with the port that the system chose.
     pub address: Address,
     kind: Kind,
+    is_closed: AtomicBool,
 }
 
 enum Kind {
@@ -96,12 +97,13 @@ impl Listener {
             Address::Tcp(tcp) => {
                 let listener = TcpListener::bind(tcp).map_err(failed)?;
                 let address = Address::Tcp(listener.local_addr().map_err(failed)?);
-                Ok(Listener { address, kind: Kind::Tcp(listener) })
+                Ok(Listener { address, kind: Kind::Tcp(listener), is_closed: AtomicBool::new(false) })
             }
             Address::Unix(path) => {
                 SocketPath::clear(path).map_err(failed)?;
                 let (listener, made) = listen_at(path, unix_mode).map_err(failed)?;
-                Ok(Listener { address: address.clone(), kind: Kind::Unix(listener, made) })
+                let (address, kind) = (address.clone(), Kind::Unix(listener, made));
+                Ok(Listener { address, kind, is_closed: AtomicBool::new(false) })
             }
         }
     }
@@ -130,8 +132,14 @@ impl Listener {
         }
     }
 
+    /// Returns whether `close` was called.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
     /// Makes an `accept` that blocks in another thread, and every later one, fail.
     pub fn close(&self) -> io::Result<()> {
+        self.is_closed.store(true, Ordering::SeqCst);
         let fd = match &self.kind {
             Kind::Unix(listener, _) => listener.as_fd(),
             Kind::Tcp(listener) => listener.as_fd(),

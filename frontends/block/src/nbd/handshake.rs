@@ -118,7 +118,7 @@ impl Negotiation<'_> {
                 refuse(reply, option, option_reply::ERR_INVALID, "the option takes no data")
             }
             option::LIST => {
-                for served in self.exports.offered() {
+                for served in self.exports.listed() {
                     let name = served.export.name.as_bytes();
                     let name_bytes = (name.len() as u32).to_be_bytes();
                     let parts = [&name_bytes, name, served.export.description.as_bytes()];

@@ -125,7 +125,8 @@ fn round(seed: u64, cache_mode: CacheMode, ignores_syncs: bool) -> Vec<String> {
     let partition =
         cache.partition(PartitionConfig { cache_mode, max_bytes, ..PartitionConfig::new("p") }).unwrap();
     let object = partition.open(disk.store("disk", SECTORS * SECTOR as u64), "disk").unwrap();
-    let export = Export { name: "disk".into(), description: String::new(), object, read_only: false };
+    let export =
+        Export { name: "disk".into(), description: String::new(), object, read_only: false, is_listed: true };
     let socket = directory.0.join("socket");
     let listen = [Address::Unix(socket.clone())];
     let server = Server::start(cache.clone(), vec![export], &listen, Limits::default()).unwrap();

@@ -43,6 +43,7 @@ fn an_export_that_is_added_is_found_at_once_and_one_that_is_removed_is_not() {
         description: String::new(),
         object: rig.objects[0].clone(),
         read_only: false,
+        is_listed: true,
     };
     for _ in 0..3 {
         assert!(is_unknown(&rig, "more"));

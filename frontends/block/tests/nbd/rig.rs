@@ -76,7 +76,13 @@ impl Rig {
             let store = disk::Store::open(&path, &disk::OpenOptions::default()).unwrap();
             let object = partition.open(store, &name).unwrap();
             objects.push(object.clone());
-            exports.push(Export { name, description: format!("number {i}"), object, read_only: i == 1 });
+            exports.push(Export {
+                name,
+                description: format!("number {i}"),
+                object,
+                read_only: i == 1,
+                is_listed: true,
+            });
         }
         let socket = directory.0.join("socket");
         let listen = [Address::Unix(socket.clone()), "tcp:127.0.0.1:0".parse().unwrap()];

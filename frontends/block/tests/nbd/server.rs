@@ -28,6 +28,7 @@ fn start(rig: &Rig, names: &[&str], listen: &str, limits: Limits) -> Result<Serv
         description: String::new(),
         object: rig.objects[0].clone(),
         read_only: false,
+        is_listed: true,
     };
     let exports = names.iter().map(export).collect();
     Server::start(rig.cache.clone(), exports, &[listen.parse().unwrap()], limits)

@@ -76,7 +76,7 @@ impl Servers {
         let subject = Subject::new(cache, partition_config(case), filled_store(pages)?)?;
         subject.touch(0..pages)?;
         let (object, description) = (subject.object.clone(), String::new());
-        let export = Export { name: "bench".into(), description, object, read_only: true };
+        let export = Export { name: "bench".into(), description, object, read_only: true, is_listed: true };
         let listen = [Address::Unix(socket("octavo"))];
         let server = Server::start(subject.cache.clone(), vec![export], &listen, Limits::default())
             .map_err(Error::at("octavo's server"))?;

@@ -13,6 +13,7 @@ use octavo_block::Address;
 use toml::Spanned;
 
 use super::source::Problem;
+use super::values::Attach;
 use super::{Config, Size, bytes};
 use crate::control::tree;
 use crate::suggest;
@@ -258,6 +259,18 @@ impl Check<'_> {
                 Address::Tcp(_) => {}
             }
             self.listens_once(&mut seen, nbd, address.to_string());
+        }
+        for export in &self.config.exports {
+            for attach in export.attach.iter().flat_map(|list| &list.0) {
+                if let Attach::VhostUser(path) = &attach.get_ref().0 {
+                    self.socket_path(attach, path);
+                    self.listens_once(&mut seen, attach, Address::Unix(path.clone()).to_string());
+                }
+            }
+            if let Some(size) = export.queue_size.as_ref().filter(|size| !size.get_ref().0.is_power_of_two())
+            {
+                self.report(size, "the size of a ring must be a power of two");
+            }
         }
         if let Some(control) = &listen.control {
             let path = &control.get_ref().0.0;

@@ -19,7 +19,7 @@ use log::LevelFilter;
 use octavo::disk::Engine;
 use octavo::numa::{NumaMode, Replication, TopologySource};
 use octavo::{CacheMode, PolicyName};
-use octavo_block::Address;
+use octavo_block::{Address, VhostSettings};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::logger::{Format, Wishes};
 use crate::order::Order;
 use source::Source;
-use values::{Bytes, ControlPath, List, Number, Parsed, Sample};
+use values::{Attach, Bytes, ControlPath, List, Number, Parsed, Sample};
 
 /// How long the final drain may go without progress before `serve` gives up.
 pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -160,6 +160,16 @@ pub struct ExportSection {
     pub read_only: bool,
     /// A sentence for clients that list the exports.
     pub description: Option<Spanned<String>>,
+    /// How clients reach it; only by NBD if there is nothing.
+    pub attach: Option<List<Attach>>,
+    /// The most rings of a vhost-user disk.
+    pub queues: Option<Spanned<Number<1, 64>>>,
+    /// The most entries of a ring.
+    pub queue_size: Option<Spanned<Number<4, 1024>>>,
+    /// The serial number of a vhost-user disk.
+    pub serial: Option<Spanned<String>>,
+    /// How long an idle ring is polled, in microseconds.
+    pub poll_us: Option<Spanned<Number<0, 1_000_000>>>,
 }
 
 /// `[listen]`: the sockets.
@@ -261,6 +271,10 @@ impl PartitionSection {
     }
 }
 
+fn number<const LEAST: u64, const MOST: u64>(number: &Option<Spanned<Number<LEAST, MOST>>>) -> Option<u64> {
+    number.as_ref().map(|number| number.get_ref().0)
+}
+
 impl ExportSection {
     /// Whether both describe the same export.
     pub fn is_same(&self, other: &ExportSection) -> bool {
@@ -270,6 +284,29 @@ impl ExportSection {
             && self.partition.get_ref() == other.partition.get_ref()
             && self.read_only == other.read_only
             && text(&self.description) == text(&other.description)
+            && self.attached().eq(other.attached())
+            && number(&self.queues) == number(&other.queues)
+            && number(&self.queue_size) == number(&other.queue_size)
+            && text(&self.serial) == text(&other.serial)
+            && number(&self.poll_us) == number(&other.poll_us)
+    }
+
+    /// How clients reach the export.
+    pub fn attached(&self) -> impl Iterator<Item = &Attach> {
+        let given = self.attach.iter().flat_map(|list| &list.0).map(|attach| &attach.get_ref().0);
+        given.chain(self.attach.is_none().then_some(&Attach::Nbd))
+    }
+
+    /// The settings of its vhost-user disk, but for the mode of its partition.
+    pub fn vhost(&self) -> VhostSettings {
+        let defaults = VhostSettings::default();
+        VhostSettings {
+            queues: number(&self.queues).map_or(defaults.queues, |queues| queues as u16),
+            queue_size: number(&self.queue_size).map_or(defaults.queue_size, |size| size as u16),
+            serial: self.serial.as_ref().map(|serial| serial.get_ref().clone()),
+            poll: number(&self.poll_us).map_or(defaults.poll, Duration::from_micros),
+            ..defaults
+        }
     }
 }
 

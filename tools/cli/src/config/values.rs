@@ -191,6 +191,16 @@ pub struct ControlPath(pub PathBuf);
 #[derive(Clone, Copy, Debug)]
 pub struct Sample(pub u32);
 
+/// How clients reach an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// By name, at the addresses of `listen.nbd`.
+    Nbd,
+    /// By a unix socket of its own, as the disk of a virtual machine.
+    VhostUser(PathBuf),
+}
+
+const ATTACH: &str = "\"nbd\" or \"vhost-user:/run/octavo/vm1.sock\"";
 const CONTROL: &str = "\"unix:/run/octavo/control.sock\"";
 const METRICS: &str = "an address such as \"127.0.0.1:9187\"";
 
@@ -212,6 +222,11 @@ strings! {
     };
     Address: "\"unix:/run/octavo/nbd.sock\" or \"tcp:127.0.0.1:10809\"", |text| {
         text.parse().map_err(|error: octavo_block::Error| error.to_string())
+    };
+    Attach: ATTACH, |text| match text.split_once(':') {
+        None if text == "nbd" => Ok(Attach::Nbd),
+        Some(("vhost-user", path)) if path.starts_with('/') => Ok(Attach::VhostUser(path.into())),
+        _ => Err(format!("expected {ATTACH}")),
     };
     Host: "a host such as \"octavo.example.org\"", |text| text.parse();
     ControlPath: CONTROL, |text| {

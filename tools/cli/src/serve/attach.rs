@@ -1,6 +1,8 @@
-//! Commands and settings of common NBD clients that attach to an export, ready to be pasted.
+//! Commands and settings that attach to an export, ready to be pasted: for NBD clients, and for
+//! virtual machines.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use octavo_block::Address;
 
@@ -51,6 +53,19 @@ pub fn commands(address: &Address, export: &ExportSection, len_bytes: u64) -> St
         let _ = writeln!(text, "  {purpose:<16} {command}");
     }
     text
+}
+
+/// The options with which QEMU attaches the export at a vhost-user socket.
+pub fn vhost_user(socket: &Path, export: &ExportSection) -> String {
+    // A comma ends a value of an option, unless it is doubled.
+    let path = socket.to_string_lossy().replace(',', ",,");
+    let chardev = shell_quoted(&format!("socket,id=octavo0,path={path},reconnect=1"));
+    let queues = export.vhost().queues;
+    format!(
+        "  shared memory    -m 4G -object memory-backend-memfd,id=mem,size=4G,share=on -numa node,memdev=mem\n  \
+         the disk         -chardev {chardev} \\\n                   \
+         -device vhost-user-blk-pci,chardev=octavo0,num-queues={queues}\n"
+    )
 }
 
 /// The export as a disk of a libvirt domain: an element for its `<devices>`.

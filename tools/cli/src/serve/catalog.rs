@@ -18,16 +18,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use octavo::{Cache, Object, Partition, disk};
-use octavo_block::{Export, Retired, Server};
+use octavo::{Cache, CacheMode, Object, Partition, disk};
+use octavo_block::{Export, Retired, Server, VhostSettings};
 use toml::Spanned;
 
 use super::build;
 use super::watch::Watches;
+use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, PartitionSection, check};
 use crate::control::drain::{self, Refusal, Timeout};
 use crate::control::recorders::{self, Recorders};
 use crate::control::tree;
+use crate::environment::make_private_dir;
 use crate::lock::lock;
 use crate::logger::{Settings, Wishes};
 use crate::suggest;
@@ -180,13 +182,33 @@ impl Catalog {
             description: section.description.as_ref().map(Spanned::get_ref).cloned().unwrap_or_default(),
             read_only: section.read_only,
             object: object.clone(),
+            is_listed: section.attached().any(|attach| *attach == Attach::Nbd),
         };
-        if let Err(error) = self.server.add(export) {
+        let offered = self.server.add(export).map_err(|error| error.to_string());
+        if let Err(why) = offered.and_then(|()| self.attach(section, &object)) {
+            if let Ok(retired) = self.server.retire(section.name.get_ref(), None) {
+                retired.remove();
+            }
             // It has no dirty page, so this cannot lose one.
             let _ = object.close();
-            return Err(error.to_string());
+            return Err(why);
         }
         self.watches.add(section.name.get_ref(), object.store());
+        Ok(())
+    }
+
+    /// Lets virtual machines attach the export as a disk, if its section asks for it.
+    fn attach(&self, section: &ExportSection, object: &Object) -> Result<(), String> {
+        let is_writeback = object.cache_mode() == CacheMode::Writeback;
+        for attach in section.attached() {
+            let Attach::VhostUser(socket) = attach else { continue };
+            if let Some(directory) = socket.parent() {
+                make_private_dir(directory)?;
+            }
+            let settings = VhostSettings { is_writeback, ..section.vhost() };
+            let attached = self.server.attach(section.name.get_ref(), socket, settings);
+            attached.map_err(|error| error.to_string())?;
+        }
         Ok(())
     }
 

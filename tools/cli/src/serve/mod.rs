@@ -36,6 +36,7 @@ use octavo::Cache;
 use octavo::numa::TopologySource;
 use octavo_block::{Address, Server};
 
+use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, check};
 use crate::control::drain::{self, Refusal};
 use crate::control::health::{Health, Phase};
@@ -223,14 +224,22 @@ fn banner(
     if let Some(url) = metrics {
         text += &format!("metrics {url}/metrics, health {url}/healthz and {url}/readyz\n");
     }
-    if let (Some((export, len_bytes)), Some(address)) = (exports.first(), addresses.first()) {
+    for (export, _) in exports {
+        for attach in export.attached() {
+            if let Attach::VhostUser(socket) = attach {
+                text += &format!("\n\"{}\" as the disk of a virtual machine:\n", export.name.get_ref());
+                text += &attach::vhost_user(socket, export);
+            }
+        }
+    }
+    let listed = exports.iter().find(|(export, _)| export.attached().any(|attach| *attach == Attach::Nbd));
+    if let (Some((export, len_bytes)), Some(address)) = (listed, addresses.first()) {
         text += &format!("\nto attach to \"{}\":\n", export.name.get_ref());
         text += &attach::commands(address, export, *len_bytes);
         text += "\nas a disk of a libvirt domain, in its <devices>:\n";
         text += &attach::libvirt_disk(address, export);
-        text += "\nCtrl-C writes dirty pages back and ends.\n";
     }
-    text
+    text + "\nCtrl-C writes dirty pages back and ends.\n"
 }
 
 /// Gives up an object that cannot be drained, and says how many bytes that loses.

@@ -123,6 +123,23 @@ path = "@/disk" -> read_only = 1
 7:1: export.path: missing; for example path = "/var/lib/images/vm1.raw"
 9:13: export.read_only: invalid type: integer `1`, expected a boolean
 
+partition = "vm1" -> partition = "vm1"
+attach = ["ndb", "vhost-user:disk.sock"]
+queues = 0
+queue_size = 3
+poll_us = -1
+11:11: export.attach: expected "nbd" or "vhost-user:/run/octavo/vm1.sock"
+11:18: export.attach: expected "nbd" or "vhost-user:/run/octavo/vm1.sock"
+12:10: export.queues: invalid value: integer `0`, expected a number from 1 to 64
+13:14: export.queue_size: invalid value: integer `3`, expected a number from 4 to 1024
+14:11: export.poll_us: invalid value: integer `-1`, expected a number from 0 to 1000000
+
+partition = "vm1" -> partition = "vm1"
+attach = ["vhost-user:@/nbd.sock"]
+queue_size = 100
+11:11: export.attach: unix:@/nbd.sock is listened on already, on line 14
+12:14: export.queue_size: the size of a ring must be a power of two
+
 "unix:@/nbd.sock" -> [5, "nbd.sock"]
 12:8: listen.nbd: invalid type: integer `5`, expected "unix:/run/octavo/nbd.sock" or "tcp:127.0.0.1:10809"
 12:11: listen.nbd: address "nbd.sock": expected unix:<path> or tcp:<IP address>:<port>

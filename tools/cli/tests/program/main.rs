@@ -37,3 +37,4 @@ mod simulate;
 mod standard_output;
 mod system_calls;
 mod trace;
+mod vhost;

@@ -1,0 +1,232 @@
+//! [`Inflight`]: which requests are in flight, in memory that outlives this process.
+//!
+//! The VMM keeps the file and gives it to the next process if this one ends. Layout and steps are
+//! those of the vhost-user document ("Inflight I/O tracking", split virtqueues), so a successor
+//! need not be this program:
+//!
+//! - **I1** A request that is taken from the ring gets the next number, then its mark.
+//! - **I2** A request that ends is made the head of the last batch; then it enters the used ring;
+//!   then its mark is cleared; then the used index is copied. Batches have one request.
+//! - **I3** A successor that finds the used indices unequal knows that the last batch has entered
+//!   the used ring, and clears its mark.
+//! - **I4** The successor repeats the marked requests in the order of their numbers. All requests
+//!   before the used index plus the number of marks were taken; the ring goes on from there.
+//!
+//! A write that the guest has not flushed is lost with this process if only the cache had it. Bit
+//! `UNFLUSHED` of a region's features, which the document leaves to the back end, says so: it is
+//! set before such a write ends and cleared after a flush. A successor that finds it set must not
+//! go on as if nothing was lost.
+//!
+//! The VMM can change all of it at any time. Each value is therefore read once and checked.
+
+use super::fault::Guard;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use vm_memory::mmap::MmapRegion;
+use vm_memory::{Bytes, FileOffset, VolatileMemory, VolatileSlice};
+
+/// The bytes of a region before its descriptors, and of each descriptor.
+const HEADER_BYTES: usize = 16;
+const DESCRIPTOR_BYTES: usize = 16;
+/// Regions begin at multiples of this.
+const ALIGN_BYTES: usize = 64;
+
+// Offsets in a region.
+const FEATURES: usize = 0;
+const VERSION: usize = 8;
+const COUNT: usize = 10;
+const LAST_BATCH: usize = 12;
+const USED_INDEX: usize = 14;
+// Offsets in a descriptor.
+const MARK: usize = 0;
+const NEXT: usize = 6;
+const NUMBER: usize = 8;
+
+/// The version of the layout.
+const VERSION_1: u16 = 1;
+
+/// A bit of a region's features; see the module.
+const UNFLUSHED: u64 = 1 << 63;
+
+/// The regions of all queues.
+#[derive(Clone, Debug)]
+pub(super) struct Inflight {
+    // Before the mapping, so that it is dropped first.
+    guard: Arc<Guard>,
+    mapping: Arc<MmapRegion>,
+    queues: u16,
+    queue_size: u16,
+}
+
+fn region_bytes(queue_size: u16) -> usize {
+    (HEADER_BYTES + DESCRIPTOR_BYTES * usize::from(queue_size)).next_multiple_of(ALIGN_BYTES)
+}
+
+impl Inflight {
+    /// Makes a file for the regions of `queues` queues of `queue_size` entries, and returns its
+    /// length.
+    pub fn create(queues: u16, queue_size: u16) -> io::Result<(Inflight, File, u64)> {
+        let len = region_bytes(queue_size) * usize::from(queues);
+        let file =
+            File::from(memfd_create("octavo-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+        file.set_len(len as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let inflight = Inflight::map(file.try_clone()?, 0, len as u64, queues, queue_size)?;
+        Ok((inflight, file, len as u64))
+    }
+
+    /// Maps the regions in a file, `len_bytes` at `offset`.
+    pub fn map(
+        file: File,
+        offset: u64,
+        len_bytes: u64,
+        queues: u16,
+        queue_size: u16,
+    ) -> io::Result<Inflight> {
+        let needed = (region_bytes(queue_size) * usize::from(queues)) as u64;
+        let (found, end) = (file.metadata()?, offset.checked_add(len_bytes));
+        if queues == 0 || queue_size == 0 || len_bytes < needed {
+            return Err(io::Error::other(format!(
+                "the regions of {queues} queues of {queue_size} entries do not fit into {len_bytes} bytes"
+            )));
+        }
+        if !found.is_file() || end.is_none_or(|end| end > found.len()) {
+            return Err(io::Error::other("the regions do not lie in the file"));
+        }
+        let mapping = MmapRegion::from_file(FileOffset::new(file, offset), needed as usize);
+        let mapping = Arc::new(mapping.map_err(io::Error::other)?);
+        let guard = Arc::new(Guard::new(mapping.as_ptr(), needed as usize)?);
+        Ok(Inflight { guard, mapping, queues, queue_size })
+    }
+
+    /// Returns the tracker of a queue of `size` entries, if there is a region for it.
+    pub fn tracker(&self, queue: usize, size: u16) -> Option<Tracker> {
+        if queue >= usize::from(self.queues) || size > self.queue_size {
+            return None;
+        }
+        let start = queue * region_bytes(self.queue_size);
+        Some(Tracker { all: self.clone(), start, size, next_number: 0 })
+    }
+}
+
+/// The region of one queue.
+#[derive(Debug)]
+pub(super) struct Tracker {
+    all: Inflight,
+    /// Where the region begins.
+    start: usize,
+    size: u16,
+    next_number: u64,
+}
+
+/// What a predecessor has left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    /// The requests that were in flight, oldest first.
+    pub heads: Vec<u16>,
+    /// Writes that the guest has not flushed may be lost.
+    pub is_unflushed: bool,
+}
+
+impl Tracker {
+    /// Takes the region over from a predecessor, if there was one (I3, I4). `used_index` is that of
+    /// the used ring.
+    pub fn resume(&mut self, used_index: u16) -> io::Result<Left> {
+        let broken = |what: &str| Err(io::Error::other(format!("the inflight region is broken: {what}")));
+        match self.load::<u16>(VERSION) {
+            0 => {
+                // The first back end of this region.
+                self.store(COUNT, self.size);
+                self.store(USED_INDEX, used_index);
+                self.store(VERSION, VERSION_1);
+                return Ok(Left::default());
+            }
+            VERSION_1 => {}
+            other => return broken(&format!("its version is {other}")),
+        }
+        if self.load::<u16>(COUNT) != self.size {
+            return broken("it belongs to a queue of another size");
+        }
+        // I3. The batches of another back end may be longer than one.
+        let since = used_index.wrapping_sub(self.load::<u16>(USED_INDEX));
+        if since > self.size {
+            return broken("its used index is not near that of the ring");
+        }
+        let mut head = self.load::<u16>(LAST_BATCH);
+        for _ in 0..since {
+            if head >= self.size {
+                return broken("a link leads out of it");
+            }
+            self.store_in::<u8>(head, MARK, 0);
+            head = self.load_in(head, NEXT);
+        }
+        self.store(USED_INDEX, used_index);
+        // I4.
+        let marked = (0..self.size).filter(|head| self.load_in::<u8>(*head, MARK) != 0);
+        let mut heads: Vec<u16> = marked.collect();
+        heads.sort_by_key(|head| self.load_in::<u64>(*head, NUMBER));
+        let last = heads.last().map(|head| self.load_in::<u64>(*head, NUMBER));
+        self.next_number = last.map_or(0, |last| last.wrapping_add(1));
+        Ok(Left { heads, is_unflushed: self.load::<u64>(FEATURES) & UNFLUSHED != 0 })
+    }
+
+    /// I1.
+    pub fn begin(&mut self, head: u16) {
+        self.store_in(head, NUMBER, self.next_number);
+        self.next_number = self.next_number.wrapping_add(1);
+        self.store_in::<u8>(head, MARK, 1);
+    }
+
+    /// I2, before the request enters the used ring.
+    pub fn before_use(&self, head: u16) {
+        let last = self.load::<u16>(LAST_BATCH);
+        self.store_in(head, NEXT, last);
+        self.store(LAST_BATCH, head);
+    }
+
+    /// I2, after the request has entered the used ring, whose index is `used_index` now.
+    pub fn after_use(&self, head: u16, used_index: u16) {
+        self.store_in::<u8>(head, MARK, 0);
+        self.store(USED_INDEX, used_index);
+    }
+
+    /// Says whether writes have ended that a flush has not made durable.
+    pub fn set_unflushed(&self, is_unflushed: bool) {
+        let features = self.load::<u64>(FEATURES);
+        let new = if is_unflushed { features | UNFLUSHED } else { features & !UNFLUSHED };
+        if new != features {
+            self.store(FEATURES, new);
+        }
+    }
+
+    /// Returns whether the file has shrunk.
+    pub fn is_lost(&self) -> bool {
+        self.all.guard.is_lost()
+    }
+
+    fn slice(&self) -> VolatileSlice<'_> {
+        let bytes = self.all.mapping.get_slice(self.start, region_bytes(self.all.queue_size));
+        bytes.expect("the region lies in the mapping, which was checked when it was made")
+    }
+
+    fn load<T: vm_memory::AtomicAccess>(&self, at: usize) -> T {
+        self.slice().load(at, Acquire).expect("the value lies in the region, aligned")
+    }
+
+    fn store<T: vm_memory::AtomicAccess>(&self, at: usize, value: T) {
+        // Release: a successor that sees a step sees those before it. The kernel orders more when
+        // this process ends, but another processor may look earlier.
+        self.slice().store(value, at, Release).expect("the value lies in the region, aligned");
+    }
+
+    fn load_in<T: vm_memory::AtomicAccess>(&self, head: u16, at: usize) -> T {
+        self.load(HEADER_BYTES + DESCRIPTOR_BYTES * usize::from(head) + at)
+    }
+
+    fn store_in<T: vm_memory::AtomicAccess>(&self, head: u16, at: usize, value: T) {
+        self.store(HEADER_BYTES + DESCRIPTOR_BYTES * usize::from(head) + at, value);
+    }
+}

@@ -1,0 +1,77 @@
+//! The vhost-user protocol for block devices: [`serve`] runs one guest's disk, from the connection
+//! of its VMM to its end.
+//!
+//! A VMM (QEMU, cloud-hypervisor) shares its guest's memory and hands over the rings in which the
+//! guest asks. A request that hits is one copy between a page of the cache and the guest's memory.
+//! The references are the vhost-user document of QEMU (docs/interop/vhost-user.rst) and VIRTIO 1.2.
+//!
+//! Each line imports only from the lines below it:
+//!
+//! | file | idea |
+//! |---|---|
+//! | `mod` | one connection of a VMM |
+//! | `device` | the VMM's messages configure rings, memory and features |
+//! | `ring` | the thread of a ring: requests become operations, ends become news for the guest |
+//! | `unflushed` | whether writes would be lost with this process |
+//! | `inflight` | requests in flight, in memory that outlives this process (I1 to I4) |
+//! | `disk` | the export, its settings, and who has it |
+//! | `chain`, `config` | a chain of descriptors; what the device tells of itself |
+//! | `memory` | the guest's memory |
+//! | `fault` | what a memory file that shrinks does |
+//!
+//! Not here: listeners and threads of connections (`server.rs`).
+
+mod chain;
+mod config;
+mod device;
+mod disk;
+mod fault;
+mod inflight;
+mod memory;
+mod ring;
+mod unflushed;
+
+use crate::connection::{Connection, Hangup};
+use crate::journal::Journal;
+use device::Device;
+use rustix::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use vhost::vhost_user::{BackendReqHandler, Error};
+
+pub(crate) use disk::Disk;
+pub use disk::VhostSettings;
+
+/// Serves one VMM until the connection ends, and returns the reason.
+pub(crate) fn serve(disk: &Arc<Disk>, connection: &Arc<Connection>, journal: &Journal) -> Hangup {
+    let Some(_taken) = disk.take(connection) else {
+        return Hangup::Vmm("another VMM has the disk".into());
+    };
+    let stream = match connection.socket.as_fd().try_clone_to_owned() {
+        Ok(descriptor) => UnixStream::from(descriptor),
+        Err(error) => return Hangup::Socket(error),
+    };
+    // A VMM may be silent for as long as it likes.
+    if let Err(error) = stream.set_read_timeout(None) {
+        return Hangup::Socket(error);
+    }
+    let Some(device) = Device::new(disk.clone(), connection.clone(), journal.clone()) else {
+        return Hangup::Vmm("the export is being removed".into());
+    };
+    let device = Arc::new(Mutex::new(device));
+    let mut messages = BackendReqHandler::from_stream(stream, device.clone());
+    let end = loop {
+        match messages.handle_request() {
+            Ok(()) | Err(Error::SocketRetry(_)) => {}
+            Err(_) if connection.stopping() => break Hangup::Shutdown,
+            Err(Error::Disconnected | Error::PartialMessage) => break Hangup::Client,
+            Err(Error::SocketBroken(error) | Error::SocketError(error)) => break Hangup::from(error),
+            Err(error) => break Hangup::Vmm(error.to_string()),
+        }
+    };
+    // What is in flight ends, and the guest learns of it, although its VMM may be gone.
+    device.lock().unwrap_or_else(PoisonError::into_inner).stop();
+    connection.socket.shutdown(Shutdown::Both);
+    end
+}

@@ -1,0 +1,62 @@
+//! [`Unflushed`]: whether writes have ended that only this process has.
+//!
+//! With `reconnect`, a guest goes on after the server was killed. Writes that the server had
+//! acknowledged and not yet written to the store are then lost, and a flush that follows would
+//! claim that they are durable. So the record of requests in flight, which outlives the server,
+//! says whether there are such writes (`inflight.rs`).
+//!
+//! Writes of a partition in write-through mode reach the store before they end, and outlive the
+//! process: they are not counted.
+
+use super::inflight::Tracker;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The writes of one device since its last flush.
+#[derive(Debug)]
+pub(super) struct Unflushed {
+    /// The record of the first queue. None if there is none, or nothing to record.
+    record: Option<Tracker>,
+    ended: Mutex<Ended>,
+}
+
+#[derive(Debug, Default)]
+struct Ended {
+    writes: u64,
+    is_recorded: bool,
+}
+
+impl Unflushed {
+    pub fn new(record: Option<Tracker>) -> Unflushed {
+        Unflushed { record, ended: Mutex::default() }
+    }
+
+    /// Before the guest learns that a write has ended.
+    pub fn note_write(&self) {
+        if let Some(record) = &self.record {
+            let mut ended = self.ended();
+            ended.writes += 1;
+            if !std::mem::replace(&mut ended.is_recorded, true) {
+                record.set_unflushed(true);
+            }
+        }
+    }
+
+    /// Returns the number of writes that a flush that begins now makes durable.
+    pub fn begin_flush(&self) -> u64 {
+        self.ended().writes
+    }
+
+    /// After a flush has succeeded, and before the guest learns of it.
+    pub fn end_flush(&self, begun: u64) {
+        if let Some(record) = &self.record {
+            let mut ended = self.ended();
+            if ended.writes == begun && std::mem::take(&mut ended.is_recorded) {
+                record.set_unflushed(false);
+            }
+        }
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Ended> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

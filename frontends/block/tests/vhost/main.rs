@@ -1,0 +1,9 @@
+//! The vhost-user device as a virtual machine monitor sees it.
+
+mod driver;
+mod hostile;
+mod kill;
+mod random;
+mod requests;
+mod resume;
+mod vmm;

@@ -1,0 +1,68 @@
+//! Exports that are attached by vhost-user, as their VMM sees them. The protocol has tests of its
+//! own (`octavo-block`); these are about the configuration.
+
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::time::Duration;
+
+use blkio::{Blkio, Blkioq, Completion, MemoryRegion, ReqFlags};
+
+use crate::nbd_client::Client;
+use crate::server::{Directory, Server, Setup, wait_until};
+
+/// A VMM with one request in flight.
+struct Vmm {
+    queue: Blkioq,
+    memory: MemoryRegion,
+    _blkio: Blkio,
+}
+
+impl Vmm {
+    fn connect(socket: &Path) -> Vmm {
+        let mut blkio = Blkio::new("virtio-blk-vhost-user").unwrap();
+        blkio.set_str("path", socket.to_str().unwrap()).unwrap();
+        blkio.connect().unwrap();
+        let mut started = blkio.start().unwrap();
+        let memory = blkio.alloc_mem_region(1 << 20).unwrap();
+        blkio.map_mem_region(&memory).unwrap();
+        Vmm { queue: started.queues.remove(0), memory, _blkio: blkio }
+    }
+
+    fn read(&mut self, offset: u64, len: usize) {
+        let to = std::ptr::without_provenance_mut(self.memory.addr);
+        self.queue.read(offset, to, len, 1, ReqFlags::empty());
+        let mut done = [const { MaybeUninit::<Completion>::uninit() }; 1];
+        let mut time = Duration::from_secs(20);
+        assert_eq!(self.queue.do_io(&mut done, 1, Some(&mut time), None).unwrap(), 1);
+    }
+}
+
+#[test]
+fn an_export_that_is_only_attached_by_vhost_user_is_served_to_its_vmm_until_it_is_removed() {
+    let directory = Directory::new();
+    let (disk, socket) = (directory.disk("vm", 1 << 20), directory.join("run").join("vm.sock"));
+    let listen = format!(
+        "[[export]]\nname = \"vm\"\npath = \"{}\"\npartition = \"p\"\nattach = \"vhost-user:{}\"",
+        disk.display(),
+        socket.display()
+    );
+    let server = Server::start(&directory, &Setup { listen: &listen, ..Setup::default() });
+    let by_nbd = std::panic::catch_unwind(|| Client::connect(&server.nbd, "vm"));
+    assert!(by_nbd.is_err(), "an NBD client is not refused");
+
+    let mut vmm = Vmm::connect(&socket);
+    vmm.read(0, 8192);
+    let stat = server.stat();
+    let objects = stat["partitions"][0]["objects"].as_array().unwrap();
+    let export = objects.iter().find(|object| object["name"] == "vm").unwrap();
+    assert_eq!((&export["connections"], &export["read_bytes"]), (&1.into(), &8192.into()), "{export}");
+
+    let said = server.ctl_fail(1, &["export", "remove", "vm"]);
+    assert!(said.contains("in use by export \"vm\""), "{said}");
+    drop(vmm);
+    wait_until(
+        || "the VMM's connection stays".into(),
+        || server.ctl(&["export", "remove", "vm"]).status.success(),
+    );
+    assert!(!socket.exists(), "the socket of a removed export stays");
+}
