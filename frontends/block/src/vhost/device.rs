@@ -84,9 +84,17 @@ impl Device {
         })
     }
 
-    /// Stops all rings, when what is in flight has ended.
+    /// Stops all rings, when what is in flight has ended. Makes writes durable that are only in the
+    /// cache, so that the next server does not take them for lost.
     pub fn stop(&mut self) {
         (0..self.rings.len()).for_each(|index| self.stop_ring(index));
+        self.unflushed.settle(|| match self.disk.served.export.object.sync() {
+            Ok(()) => true,
+            Err(error) => {
+                self.journal.warn(format_args!("the next server will take writes for lost: {error}"));
+                false
+            }
+        });
     }
 
     fn config(&self) -> Config {

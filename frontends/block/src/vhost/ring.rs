@@ -319,7 +319,8 @@ impl Ring {
     /// Takes the chains that are available. Returns whether there were any.
     fn take(&mut self) -> Result<bool, Broken> {
         let mut any = false;
-        while self.batch.len() < BATCH_MAX {
+        // Not until the ring is empty: a guest could fill it for ever.
+        for _ in 0..BATCH_MAX {
             let memory = self.memory.clone();
             let next = self.ring.iter(memory.guest()).map(|mut heads| heads.next());
             let Some(chain) = next.map_err(|_| Broken("the available ring is not a ring"))? else { break };

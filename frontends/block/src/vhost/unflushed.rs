@@ -56,6 +56,16 @@ impl Unflushed {
         }
     }
 
+    /// When no request is in flight: makes the writes durable, if there are any that the next
+    /// server would take for lost.
+    pub fn settle(&self, sync: impl FnOnce() -> bool) {
+        let begun = self.begin_flush();
+        let is_recorded = self.ended().is_recorded;
+        if is_recorded && sync() {
+            self.end_flush(begun);
+        }
+    }
+
     fn ended(&self) -> MutexGuard<'_, Ended> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -73,34 +73,45 @@ fn a_request_that_has_entered_the_used_ring_is_not_repeated() {
     assert!(!is_marked(&record, 0));
 }
 
+/// The features of a record, and the bit that says that unflushed writes would be lost.
+fn features(record: &File) -> u64 {
+    let mut features = [0; 8];
+    record.read_exact_at(&mut features, 0).unwrap();
+    u64::from_le_bytes(features)
+}
+
+const UNFLUSHED: u64 = 1 << 63;
+
 #[test]
 fn a_device_whose_unflushed_writes_are_lost_does_not_go_on() {
     let settings = VhostSettings { is_writeback: true, ..VhostSettings::default() };
     let rig = Rig::new(16 << 20, settings);
     let mut guest = Guest::new();
     let vmm = guest.connect(&rig.socket);
-    guest.request(0, 1, 5, DATA);
-    guest.offer(&[0]);
-    guest.wait_for(1);
-    // This server still has the write, but one that was killed would not.
-    vmm.leave();
-    let vmm = guest.connect(&rig.socket);
-    guest.wait_until_broken();
-    vmm.leave();
-    // The same with a flush.
-    let mut guest = Guest::new();
-    let vmm = guest.connect(&rig.socket);
+    let record = guest.inflight.as_ref().unwrap().1.try_clone().unwrap();
     guest.request(0, 1, 5, DATA);
     guest.request(4, 4, 0, Descriptor { len: 0, ..DATA });
     guest.offer(&[0]);
     guest.wait_for(1);
+    assert_eq!(features(&record), UNFLUSHED);
     guest.offer(&[4]);
     guest.wait_for(2);
-    vmm.leave();
-    let _vmm = guest.connect(&rig.socket);
+    assert_eq!(features(&record), 0, "a flush has made the write durable");
     guest.offer(&[0]);
     guest.wait_for(3);
-    assert_eq!(guest.status(0), 0);
+    // A server that lets the guest go makes its writes durable.
+    vmm.leave();
+    let vmm = guest.connect(&rig.socket);
+    assert_eq!(features(&record), 0);
+    guest.offer(&[0]);
+    guest.wait_for(4);
+    assert_eq!((guest.status(0), features(&record)), (0, UNFLUSHED));
+    vmm.leave();
+    // One that was killed did not.
+    drop(guest.connect(&rig.socket));
+    record.write_all_at(&UNFLUSHED.to_le_bytes(), 0).unwrap();
+    let _vmm = guest.connect(&rig.socket);
+    guest.wait_until_broken();
 }
 
 #[test]
