@@ -429,8 +429,10 @@ impl Shared {
         connections.live.insert(number, connection.clone());
         drop(connections);
         let presence = Presence { shared: self.clone(), number };
-        let spawned =
-            thread::Builder::new().name(format!("octavo-{number}")).stack_size(STACK_BYTES).spawn({
+        let spawned = thread::Builder::new()
+            .name(format!("octavo-{protocol}-{number}"))
+            .stack_size(STACK_BYTES)
+            .spawn({
                 let journal = journal.clone();
                 move || {
                     log::debug!("{protocol}: {}: connected", journal.who());
