@@ -1,7 +1,7 @@
 //! A server over files in a directory of its own, and checks that it leaves nothing behind.
 
 use crate::client::Client;
-use octavo::{Cache, CacheConfig, CacheMode, Object, PartitionConfig, disk};
+use octavo::{Cache, CacheConfig, CacheMode, Object, PartitionConfig, Queue, disk};
 use octavo_block::{Address, Export, Limits, Server, Traffic};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -128,7 +128,10 @@ impl Rig {
     /// Asserts that the server has noticed the end of every client, and freed its memory.
     pub fn assert_deserted(&self) {
         eventually("the last connection leaves", || self.traffic().connections() == 0);
-        eventually("buffers come back", || self.cache.stat().buffers_used_bytes == self.buffers_bytes);
+        // A blocking call of the engine may have made one more ring meanwhile, which the cache
+        // keeps (B1 of its lanes). A ring of every client would be many.
+        let kept = [self.buffers_bytes, self.buffers_bytes + Queue::CHARGED_BYTES];
+        eventually("buffers come back", || kept.contains(&self.cache.stat().buffers_used_bytes));
         assert_eq!(self.traffic().exports().iter().map(|stat| stat.connections).sum::<u64>(), 0);
     }
 }
