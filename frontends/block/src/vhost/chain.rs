@@ -31,6 +31,13 @@ pub(super) const SERIAL_BYTES: usize = 20;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken(pub &'static str);
 
+impl Broken {
+    /// A descriptor names memory that the guest does not have.
+    pub const DESCRIPTOR: Broken = Broken("a descriptor leads out of the guest's memory");
+    /// The ring itself lies in memory that the guest does not have, any more.
+    pub const RING: Broken = Broken("the ring does not lie in the guest's memory");
+}
+
 /// What a chain asks for.
 #[derive(Debug)]
 pub(super) enum Command {
@@ -76,7 +83,7 @@ impl Table {
 }
 
 /// What a chain is checked against.
-pub(super) struct Disk {
+pub(super) struct Rules {
     pub len_bytes: u64,
     pub read_only: bool,
     /// Writes are durable before they end.
@@ -128,12 +135,12 @@ impl Chain {
         };
         *len -= 1;
         let status = address.checked_add(*len as u64);
-        self.status = status.ok_or(Broken("a descriptor leads out of the guest's memory"))?;
+        self.status = status.ok_or(Broken::DESCRIPTOR)?;
         Ok(())
     }
 
     /// Reads the header and what else decides the request.
-    pub fn command(&mut self, memory: &Memory, disk: &Disk) -> Result<Command, Broken> {
+    pub fn command(&mut self, memory: &Memory, rules: &Rules) -> Result<Command, Broken> {
         let mut header = [0; HEADER_BYTES];
         self.take_readable(memory, &mut header)?;
         let word =
@@ -141,11 +148,9 @@ impl Chain {
         let sector = u64::from(word(8)) | u64::from(word(12)) << 32;
         let transfer = |verb, ranges: &[(GuestAddress, usize)]| {
             let len_bytes: usize = ranges.iter().map(|(_, len)| *len).sum();
-            let Ok(len_bytes) = u32::try_from(len_bytes) else {
-                return Err(Broken("a chain has more than 4 GiB"));
-            };
-            let durable = verb == Verb::Write && disk.is_durable;
-            Ok(disk.checked(sector, len_bytes, verb, durable))
+            let durable = verb == Verb::Write && rules.is_durable;
+            // `read` has refused chains of more than 4 GiB.
+            Ok(rules.checked(sector, len_bytes as u32, verb, durable))
         };
         match word(0) {
             blk::VIRTIO_BLK_T_IN => transfer(Verb::Read { contiguous: false }, &self.writable),
@@ -155,14 +160,14 @@ impl Chain {
                 Ok(Command::Transfer(Request { tag: 0, offset_bytes: 0, len_bytes: 0, verb, durable }))
             }
             blk::VIRTIO_BLK_T_GET_ID => Ok(Command::GetId),
-            blk::VIRTIO_BLK_T_DISCARD => self.clear(memory, disk, false),
-            blk::VIRTIO_BLK_T_WRITE_ZEROES => self.clear(memory, disk, true),
+            blk::VIRTIO_BLK_T_DISCARD => self.clear(memory, rules, false),
+            blk::VIRTIO_BLK_T_WRITE_ZEROES => self.clear(memory, rules, true),
             _ => Ok(Command::Unsupported),
         }
     }
 
     /// Reads the ranges of a discard or zeroing.
-    fn clear(&mut self, memory: &Memory, disk: &Disk, is_zero: bool) -> Result<Command, Broken> {
+    fn clear(&mut self, memory: &Memory, rules: &Rules, is_zero: bool) -> Result<Command, Broken> {
         let len: usize = self.readable.iter().map(|(_, len)| *len).sum();
         if len == 0 || !len.is_multiple_of(RANGE_BYTES) || len / RANGE_BYTES > RANGES_MAX {
             return Ok(Command::Unsupported);
@@ -185,7 +190,7 @@ impl Chain {
             let Some(len_bytes) = sectors.checked_mul(SECTOR_BYTES as u32) else {
                 return Ok(Command::Unsupported);
             };
-            match disk.checked(sector, len_bytes, verb, disk.is_durable) {
+            match rules.checked(sector, len_bytes, verb, rules.is_durable) {
                 Command::Transfer(request) => requests.push(request),
                 other => return Ok(other),
             }
@@ -199,7 +204,7 @@ impl Chain {
         pieces.clear();
         for (address, len) in ranges.iter().copied() {
             let added = memory.add_pieces(address, len, pieces);
-            added.ok_or(Broken("a descriptor leads out of the guest's memory"))?;
+            added.ok_or(Broken::DESCRIPTOR)?;
         }
         Ok(())
     }
@@ -210,7 +215,7 @@ impl Chain {
         for (address, len) in self.writable.iter().copied() {
             let part = &bytes[done..bytes.len().min(done + len)];
             let written = memory.guest().write_slice(part, address);
-            written.map_err(|_| Broken("a descriptor leads out of the guest's memory"))?;
+            written.map_err(|_| Broken::DESCRIPTOR)?;
             done += part.len();
         }
         Ok(done)
@@ -223,7 +228,7 @@ impl Chain {
             let count = (bytes.len() - done).min(*len);
             let part = &mut bytes[done..done + count];
             let read = memory.guest().read_slice(part, *address);
-            read.map_err(|_| Broken("a descriptor leads out of the guest's memory"))?;
+            read.map_err(|_| Broken::DESCRIPTOR)?;
             // The bytes at the address were read, so the address does not overflow.
             *address = address.unchecked_add(count as u64);
             *len -= count;
@@ -236,7 +241,7 @@ impl Chain {
     }
 }
 
-impl Disk {
+impl Rules {
     /// Returns a request, or why it cannot succeed.
     fn checked(&self, sector: u64, len_bytes: u32, verb: Verb, durable: bool) -> Command {
         let Some(offset_bytes) = sector.checked_mul(SECTOR_BYTES) else {

@@ -84,7 +84,7 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
     })
 }
 
-/// Returns an entry that nobody else has.
+/// Takes a free entry of the list, or adds one.
 fn free_entry() -> &'static Entry {
     let take = |entry: &&Entry| !entry.is_taken.swap(true, SeqCst);
     if let Some(entry) = entries().find(take) {

@@ -9,8 +9,8 @@
 //!   then its mark is cleared; then the used index is copied. Batches have one request.
 //! - **I3** A successor that finds the used indices unequal knows that the last batch has entered
 //!   the used ring, and clears its mark.
-//! - **I4** The successor repeats the marked requests in the order of their numbers. All requests
-//!   before the used index plus the number of marks were taken; the ring goes on from there.
+//! - **I4** The successor repeats the marked requests in the order of their numbers. Then it takes
+//!   new requests, from the available index that is the used index plus the number of marks.
 //!
 //! A write that the guest has not flushed is lost with this process if only the cache had it. Bit
 //! `UNFLUSHED` of a region's features, which the document leaves to the back end, says so: it is

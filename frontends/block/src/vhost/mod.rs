@@ -14,7 +14,7 @@
 //! | `ring` | the thread of a ring: requests become operations, ends become news for the guest |
 //! | `unflushed` | whether writes would be lost with this process |
 //! | `inflight` | requests in flight, in memory that outlives this process (I1 to I4) |
-//! | `disk` | the export, its settings, and who has it |
+//! | `disk` | the export, its settings, and the VMM that has it |
 //! | `chain`, `config` | a chain of descriptors; what the device tells of itself |
 //! | `memory` | the guest's memory |
 //! | `fault` | what a memory file that shrinks does |
@@ -37,7 +37,7 @@ use device::Device;
 use rustix::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 pub(crate) use disk::Disk;
@@ -59,8 +59,7 @@ pub(crate) fn serve(disk: &Arc<Disk>, connection: &Arc<Connection>, journal: &Jo
     let Some(device) = Device::new(disk.clone(), connection.clone(), journal.clone()) else {
         return Hangup::Vmm("the export is being removed".into());
     };
-    let device = Arc::new(Mutex::new(device));
-    let mut messages = BackendReqHandler::from_stream(stream, device.clone());
+    let mut messages = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(device)));
     let end = loop {
         match messages.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => {}
@@ -70,8 +69,9 @@ pub(crate) fn serve(disk: &Arc<Disk>, connection: &Arc<Connection>, journal: &Jo
             Err(error) => break Hangup::Vmm(error.to_string()),
         }
     };
-    // What is in flight ends, and the guest learns of it, although its VMM may be gone.
-    device.lock().unwrap_or_else(PoisonError::into_inner).stop();
+    // Drops the device: what is in flight ends, and the guest learns of it, although its VMM may be
+    // gone.
+    drop(messages);
     connection.socket.shutdown(Shutdown::Both);
     end
 }

@@ -14,7 +14,7 @@
 //! and takes no more until the guest resets the device. Not here: messages of the VMM
 //! (`device.rs`).
 
-use super::chain::{Broken, Chain, Command, Disk, SECTOR_BYTES, SERIAL_BYTES, Table};
+use super::chain::{Broken, Chain, Command, Rules, SECTOR_BYTES, SERIAL_BYTES, Table};
 use super::inflight::Tracker;
 use super::memory::Memory;
 use super::unflushed::Unflushed;
@@ -55,6 +55,12 @@ pub(super) struct Orders {
     wake: OwnedFd,
 }
 
+/// Signals an eventfd. Fails only if nobody has looked at it for 2^64 signals, or, for one that the
+/// VMM has sent, if it is no eventfd; then nobody waits for it.
+fn signal(event: impl AsFd) {
+    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -90,15 +96,13 @@ impl Orders {
     }
 
     fn wake(&self) {
-        // Fails only if it is readable already.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        signal(&self.wake);
     }
 
     /// Signals the guest that requests have ended.
     fn signal(&self) {
         if let Some(call) = &*lock(&self.call) {
-            // Fails only if the guest's side has not looked for 2^64 signals.
-            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+            signal(call);
         }
     }
 }
@@ -255,8 +259,7 @@ impl Ring {
         if let Err(Broken(why)) = self.resume().and_then(|()| self.serve()) {
             self.journal.warn(format_args!("the device is broken until the guest resets it: {why}"));
             if let Some(err) = &self.err {
-                // A VMM that does not listen is no reason to fail.
-                let _ = rustix::io::write(err, &1_u64.to_ne_bytes());
+                signal(err);
             }
             // The guest's memory stays mapped until the operations have ended.
             while self.queue.pending() > 0 {
@@ -321,8 +324,7 @@ impl Ring {
         let mut any = false;
         // Not until the ring is empty: a guest could fill it for ever.
         for _ in 0..BATCH_MAX {
-            let memory = self.memory.clone();
-            let next = self.ring.iter(memory.guest()).map(|mut heads| heads.next());
+            let next = self.ring.iter(self.memory.guest()).map(|mut heads| heads.next());
             let Some(chain) = next.map_err(|_| Broken("the available ring is not a ring"))? else { break };
             self.begin(chain.head_index(), true)?;
             any = true;
@@ -340,12 +342,12 @@ impl Ring {
         let table = Table { start: GuestAddress(self.ring.desc_table()), count: self.ring.size() };
         self.chain.read(&memory, table, head)?;
         let object = &self.visit.served.export.object;
-        let disk = Disk {
+        let rules = Rules {
             len_bytes: object.len_bytes() / SECTOR_BYTES * SECTOR_BYTES,
             read_only: self.visit.served.read_only(),
             is_durable: self.orders.is_durable.load(SeqCst),
         };
-        let command = self.chain.command(&memory, &disk)?;
+        let command = self.chain.command(&memory, &rules)?;
         if let Some(tracker) = self.tracker.as_mut().filter(|_| is_new) {
             tracker.begin(head);
         }
@@ -388,27 +390,25 @@ impl Ring {
                 (running.kind, running.flush) = (Kind::Flush, Some(begun));
                 Op::Sync
             }
+            Verb::Write => {
+                let (memory, running) = (self.lend(verb, memory)?, self.get(head));
+                (running.kind, running.is_volatile, running.len_bytes) = (Kind::Write, !durable, len_bytes);
+                Op::WriteFrom { offset, memory, durable }
+            }
             _ => {
-                let mut pieces = std::mem::take(&mut self.pieces);
-                let found = self.chain.pieces(verb, memory, &mut pieces);
-                let lent = found.map(|()| memory.lend(&pieces));
-                self.pieces = pieces;
-                let (memory, running) = (lent?, self.get(head));
-                running.len_bytes = len_bytes;
-                match verb {
-                    Verb::Write => {
-                        (running.kind, running.is_volatile) = (Kind::Write, !durable);
-                        Op::WriteFrom { offset, memory, durable }
-                    }
-                    _ => {
-                        (running.kind, running.written_bytes) = (Kind::Read, len_bytes);
-                        Op::ReadInto { offset, memory }
-                    }
-                }
+                let (memory, running) = (self.lend(verb, memory)?, self.get(head));
+                (running.kind, running.written_bytes, running.len_bytes) = (Kind::Read, len_bytes, len_bytes);
+                Op::ReadInto { offset, memory }
             }
         };
         self.issue(head, op);
         Ok(())
+    }
+
+    /// Lends the cache the data of the chain's request.
+    fn lend(&mut self, verb: Verb, memory: &Arc<Memory>) -> Result<octavo::Memory, Broken> {
+        self.chain.pieces(verb, memory, &mut self.pieces)?;
+        Ok(memory.lend(&self.pieces))
     }
 
     fn issue_clear(&mut self, head: u16, request: Request) {
@@ -484,7 +484,6 @@ impl Ring {
 
     /// Reports the end of a request to the guest.
     fn end(&mut self, head: u16) -> Result<(), Broken> {
-        let lost = |_| Broken("a descriptor leads out of the guest's memory");
         let running = self.running[usize::from(head)].take().expect("the request runs");
         let is_good = running.status_code == blk::VIRTIO_BLK_S_OK as u8;
         self.in_flight -= 1;
@@ -494,15 +493,18 @@ impl Ring {
         if let Some(begun) = running.flush.filter(|_| is_good) {
             self.unflushed.end_flush(begun);
         }
-        running.memory.guest().write_obj(running.status_code, running.status).map_err(lost)?;
+        running
+            .memory
+            .guest()
+            .write_obj(running.status_code, running.status)
+            .map_err(|_| Broken::DESCRIPTOR)?;
         if let Some(tracker) = &self.tracker {
             tracker.before_use(head);
         }
         // The status counts as written.
         let written_bytes = if is_good { running.written_bytes.saturating_add(1) } else { 1 };
-        let memory = self.memory.clone();
         self.ring
-            .add_used(memory.guest(), head, written_bytes)
+            .add_used(self.memory.guest(), head, written_bytes)
             .map_err(|_| Broken("the used ring leads out of the guest's memory"))?;
         if let Some(tracker) = &self.tracker {
             tracker.after_use(head, self.ring.next_used());
@@ -523,13 +525,12 @@ impl Ring {
         if !std::mem::take(&mut self.has_news) {
             return Ok(());
         }
-        let memory = self.memory.clone();
-        let broken = |_| Broken("the ring does not lie in the guest's memory");
-        let mut wanted = self.ring.needs_notification(memory.guest()).map_err(broken)?;
+        let guest = self.memory.guest();
+        let mut wanted = self.ring.needs_notification(guest).map_err(|_| Broken::RING)?;
         if !self.ring.event_idx_enabled() {
             // `virtio-queue` does not look at this flag.
-            let flags = memory.guest().load::<u16>(GuestAddress(self.ring.avail_ring()), SeqCst);
-            let flags = flags.map_err(|_| Broken("the ring does not lie in the guest's memory"))?;
+            let flags = guest.load::<u16>(GuestAddress(self.ring.avail_ring()), SeqCst);
+            let flags = flags.map_err(|_| Broken::RING)?;
             wanted &= u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0;
         }
         if wanted {
@@ -548,12 +549,10 @@ impl Ring {
 
     /// Waits for a kick, an order or a completion.
     fn wait(&mut self) -> Result<(), Broken> {
-        let broken = |_| Broken("the ring does not lie in the guest's memory");
-        let memory = self.memory.clone();
-        if self.poll > Duration::ZERO && self.spin(&memory)? {
+        if self.poll > Duration::ZERO && self.spin()? {
             return Ok(());
         }
-        if self.ring.enable_notification(memory.guest()).map_err(broken)? {
+        if self.ring.enable_notification(self.memory.guest()).map_err(|_| Broken::RING)? {
             return Ok(());
         }
         let mut ended = std::mem::take(&mut self.ended);
@@ -564,15 +563,15 @@ impl Ring {
             self.take_events();
         }
         self.take_ended(ended)?;
-        self.ring.disable_notification(memory.guest()).map_err(broken)
+        self.ring.disable_notification(self.memory.guest()).map_err(|_| Broken::RING)
     }
 
     /// Looks for work for `poll`. Returns whether there is any.
-    fn spin(&mut self, memory: &Memory) -> Result<bool, Broken> {
+    fn spin(&mut self) -> Result<bool, Broken> {
         let until = Instant::now() + self.poll;
         loop {
-            let available = self.ring.avail_idx(memory.guest(), SeqCst);
-            let available = available.map_err(|_| Broken("the ring does not lie in the guest's memory"))?;
+            let available = self.ring.avail_idx(self.memory.guest(), SeqCst);
+            let available = available.map_err(|_| Broken::RING)?;
             if available.0 != self.ring.next_avail() || self.collect(0)? {
                 return Ok(true);
             }

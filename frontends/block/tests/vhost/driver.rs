@@ -100,13 +100,13 @@ impl Driver {
         let to = self.at(0);
         self.queues[0].read(offset, to, len, 1, ReqFlags::empty());
         assert_eq!(self.wait(0), (1, 0));
-        // SAFETY: the request has ended, so nobody else uses the memory.
+        // SAFETY: the request has ended, so the device does not use the memory.
         unsafe { std::slice::from_raw_parts(to, len) }.to_vec()
     }
 
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let from = self.at(0);
-        // SAFETY: no request is in flight, so nobody else uses the memory.
+        // SAFETY: no request is in flight, so the device does not use the memory.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), from, bytes.len()) };
         self.queues[0].write(offset, from, bytes.len(), 2, ReqFlags::empty());
         assert_eq!(self.wait(0), (2, 0));

@@ -1,4 +1,4 @@
-//! Guests that break the rules. Each loses its own device, and nobody else notices.
+//! A guest that breaks the rules loses its own device. Other devices keep working.
 
 use crate::driver::Rig;
 use crate::vmm::{Descriptor, FREE, Guest, INDIRECT, MEMORY, NEXT, SIZE, WRITE, header};

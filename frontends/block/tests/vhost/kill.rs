@@ -1,4 +1,4 @@
-//! A server that is killed under load, again and again, while its guest goes on.
+//! The test kills a server ten times under load. Its guest loses no request.
 
 use crate::vmm::{Descriptor, Guest, PATIENCE, Vmm, WRITE};
 use octavo::disk::{OpenOptions, Store};

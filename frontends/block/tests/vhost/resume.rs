@@ -43,7 +43,7 @@ fn requests_in_flight_are_repeated_in_their_order() {
     rig.object.read_at(5 * 512, &mut found).unwrap();
     assert_eq!(found, [2; 512]);
     assert!(!is_marked(&record, 3) && !is_marked(&record, 6));
-    // The ring goes on behind them.
+    // The server then takes new requests.
     guest.offer(&[9]);
     guest.wait_for(3);
     rig.object.read_at(5 * 512, &mut found).unwrap();
