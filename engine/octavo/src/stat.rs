@@ -98,6 +98,12 @@ pub struct CacheStat {
     pub buffers_max_bytes: u64,
     /// Bytes of the buffer share in use.
     pub buffers_used_bytes: u64,
+    /// I/O rings, each with a descriptor and [`Queue::CHARGED_BYTES`](crate::Queue::CHARGED_BYTES)
+    /// of the buffer share: those of queues, and the cache's own. The cache makes its own when
+    /// blocking calls and changes of size need them, and keeps them.
+    pub rings: u64,
+    /// Queues.
+    pub queues: u64,
     /// Name of the interface through which I/O reaches files.
     pub io_engine: &'static str,
 }

@@ -16,7 +16,7 @@ use crate::stat::CacheStat;
 use crate::state::partition::PartitionInner;
 use crate::state::shared::Shared;
 use crate::state::sizes::too_little;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, Ordering, lock};
 
 /// A page cache with a hard memory limit. Cheap to clone. Keep a clone as long as its objects are
 /// used: dropping the last one stops the cleaner and the reaper, and then only syncs write dirty
@@ -284,6 +284,9 @@ impl Cache {
             memory_charged_bytes: shared.budget.used_bytes(),
             buffers_max_bytes: shared.reserve.max_bytes(),
             buffers_used_bytes: shared.reserve.used_bytes(),
+            // Relaxed: figures alone.
+            rings: self.core().crew().rings.load(Ordering::Relaxed),
+            queues: self.core().crew().queues.load(Ordering::Relaxed),
             io_engine: shared.engine_name,
         }
     }

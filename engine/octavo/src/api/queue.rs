@@ -22,7 +22,7 @@ use self::service::{Service, advise, service};
 use crate::error::Error;
 use crate::flight::{Batch, Crew, Descriptor, Ended, Job, LANE_BYTES, Lane, Object, poll_only};
 use crate::request::{Completion, Interest, Request};
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering};
 
 /// A batch queue with an I/O ring of its own. It may move between threads, but only one thread can
 /// use it at a time.
@@ -92,8 +92,11 @@ impl Queue {
     pub const CHARGED_BYTES: u64 = LANE_BYTES;
 
     pub(crate) fn new(crew: &Arc<Crew>) -> Result<Queue, Error> {
+        let lane = Lane::new(crew, "an I/O ring for this queue")?;
+        // Relaxed: a figure alone.
+        crew.queues.fetch_add(1, Ordering::Relaxed);
         Ok(Queue {
-            lane: Lane::new(crew, "an I/O ring for this queue")?,
+            lane,
             incoming: Vec::new(),
             done: VecDeque::new(),
             finished: VecDeque::new(),
@@ -511,5 +514,6 @@ impl Drop for Queue {
         if !self.lane.work().tasks.is_empty() {
             self.lane.work_until(|work| work.tasks.is_empty());
         }
+        self.lane.crew.queues.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{OnceLock, Weak};
 use super::lane::Lane;
 use super::messages::Post;
 use crate::state::shared::Shared;
-use crate::sync::{Arc, AtomicU32, Mutex, lock};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, lock};
 
 /// Slack before dead entries are pruned: [`Crew::add`] drops the entries of freed lanes once the
 /// list has twice as many entries as the last pruning kept, plus this many.
@@ -19,6 +19,10 @@ pub(crate) struct Crew {
     /// Number of lanes whose owners are asleep while a page that they want may be in flight on
     /// another lane.
     pub foreign_waiters: AtomicU32,
+    /// Number of lanes that have a ring.
+    pub rings: AtomicU64,
+    /// Number of queues.
+    pub queues: AtomicU64,
     /// Where requests for other nodes are sent; empty unless the mode sends messages.
     pub post: OnceLock<Post>,
 }
@@ -35,6 +39,8 @@ impl Crew {
             shared,
             known: Mutex::default(),
             foreign_waiters: AtomicU32::new(0),
+            rings: AtomicU64::new(0),
+            queues: AtomicU64::new(0),
             post: OnceLock::new(),
         })
     }

@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::memory::Charge;
 use crate::position::PageIndex;
 use crate::state::shared::Shared;
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, Ordering, lock};
 use crate::wait::{Mailbox, Ready, TaskId, Waiter};
 
 /// Bytes charged for a lane with a ring: the ring's queues and the slabs.
@@ -107,6 +107,10 @@ impl Lane {
             returned: Mutex::default(),
             charge,
         });
+        if !lane.is_spare() {
+            // Relaxed: a figure alone.
+            crew.rings.fetch_add(1, Ordering::Relaxed);
+        }
         crew.add(&lane);
         lane
     }
@@ -147,6 +151,9 @@ impl Drop for Lane {
         // of `fork` that I/O belongs to the parent.
         while !self.shared.is_forked() && self.ring.in_flight() > 0 && !std::thread::panicking() {
             self.wait(None);
+        }
+        if !self.is_spare() {
+            self.crew.rings.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -82,6 +82,7 @@ fn two_thousand_threads_read_write_and_sync_at_once() {
         let stat = cache.stat();
         let bounce_pages = stat.buffers_max_bytes / 8;
         let lanes = stat.buffers_used_bytes - bounce_pages;
+        assert_eq!((lanes, stat.queues), (stat.rings * Queue::CHARGED_BYTES, 0), "{stat:?}");
         assert!(lanes <= stat.buffers_max_bytes / LANES_SHARE, "{lanes} bytes of lanes: {stat:?}");
     }
 }

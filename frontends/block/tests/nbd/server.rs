@@ -260,7 +260,7 @@ fn processor_ticks() -> u64 {
 #[ignore = "runs as a child of an_idle_server_uses_no_cpu_and_leaves_no_descriptor_or_thread_behind"]
 fn alone_in_its_process() {
     let mut rig = Rig::new(Plan::default());
-    let before = descriptors();
+    let before = descriptors(&rig.cache);
     let mut clients: Vec<Client> = (0..20).map(|_| rig.attached("disk0", true)).collect();
     clients[0].send(&request_bytes(0, WRITE, 1, 0, 100)); // and no payload
     (0..200).for_each(|i| clients[3].request(0, READ, i, 0, 1 << 20)); // and nobody reads
@@ -284,10 +284,10 @@ fn alone_in_its_process() {
         }
     }
     rig.assert_deserted();
-    eventually("descriptors are closed", || descriptors() == before);
+    eventually("descriptors are closed", || descriptors(&rig.cache) == before);
     eventually("threads are gone", || threads("octavo-nbd") == 0);
     rig.server.take().unwrap().shutdown(Duration::from_secs(5));
-    eventually("listeners are closed", || descriptors() == before - 2);
+    eventually("listeners are closed", || descriptors(&rig.cache) == before - 2);
     eventually("their threads are gone", || threads("octavo-accept") == 0);
 }
 

@@ -104,6 +104,7 @@ impl Collector for Server {
             ("memory_charged_bytes", "Memory charged to the limit", Gauge, cache.memory_charged_bytes),
             ("buffers_max_bytes", "The share of the limit for buffers", Gauge, cache.buffers_max_bytes),
             ("buffers_used_bytes", "Buffers in use", Gauge, cache.buffers_used_bytes),
+            ("rings", "I/O rings: of clients, and the cache's own", Gauge, cache.rings),
             (
                 "reaper_periods",
                 "Periods in which the reaper compared all partitions",

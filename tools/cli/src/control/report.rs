@@ -45,6 +45,8 @@ pub struct CacheReport {
     pub memory_charged_bytes: u64,
     pub buffers_max_bytes: u64,
     pub buffers_used_bytes: u64,
+    pub rings: u64,
+    pub queues: u64,
     pub io_engine: String,
 }
 
@@ -156,6 +158,8 @@ impl Report {
                 memory_charged_bytes: stat.memory_charged_bytes,
                 buffers_max_bytes: stat.buffers_max_bytes,
                 buffers_used_bytes: stat.buffers_used_bytes,
+                rings: stat.rings,
+                queues: stat.queues,
                 io_engine: stat.io_engine.into(),
             },
             partitions: partitions.collect(),
