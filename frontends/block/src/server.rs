@@ -265,6 +265,11 @@ pub struct Retired {
 }
 
 impl Retired {
+    /// Returns the export's name.
+    pub fn name(&self) -> &str {
+        &self.served.export.name
+    }
+
     /// Returns the export's object.
     pub fn object(&self) -> &octavo::Object {
         &self.served.export.object

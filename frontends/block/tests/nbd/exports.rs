@@ -1,8 +1,13 @@
 //! Exports that come and go while the server runs.
 
 use crate::client::*;
-use crate::rig::{Plan, Rig, eventually, pattern};
-use octavo_block::{Error, Export};
+use crate::rig::{Directory, Plan, Rig, eventually, pattern};
+use octavo::disk::{Backend, IoRequest, Op, Store};
+use octavo::{Cache, CacheConfig, PartitionConfig};
+use octavo_block::{Address, Error, Export, Limits, Server};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 const LIST: u32 = 3;
@@ -107,4 +112,80 @@ fn a_client_in_the_middle_of_a_write_is_cut_when_its_grace_is_over() {
     let mut found = [0; 4096];
     retired.object().read_at(0, &mut found).unwrap();
     assert_eq!(found, [7; 4096]);
+}
+
+/// A read-only image of one byte, which counts the bytes that are read from it.
+#[derive(Default)]
+struct Image {
+    byte: AtomicU8,
+    read_bytes: AtomicU64,
+}
+
+/// The back end of a store of the image.
+struct Reads(Arc<Image>);
+
+impl Backend for Reads {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(IMAGE_BYTES)
+    }
+
+    fn submit(&self, mut request: IoRequest) {
+        assert_eq!(request.op(), Op::Read);
+        let len = request.len_bytes();
+        self.0.read_bytes.fetch_add(len as u64, SeqCst);
+        request.copy_in(0, &vec![self.0.byte.load(SeqCst); len]);
+        request.complete(Ok(len));
+    }
+
+    fn read_only(&self) -> bool {
+        true
+    }
+}
+
+const IMAGE_BYTES: u64 = 1 << 20;
+
+/// Exports of one object are one user of the store; another object of the same bytes is another.
+#[test]
+fn exports_that_share_an_object_read_one_set_of_pages_that_no_other_export_is_served() {
+    let (directory, image) = (Directory::new(), Arc::new(Image::default()));
+    let cache = Cache::new(CacheConfig::default()).unwrap();
+    let partition = |name| cache.partition(PartitionConfig::new(name)).unwrap();
+    let (bases, tenant) = (partition("bases"), partition("tenant"));
+    let open = |partition: &octavo::Partition, name| {
+        partition.open(Store::from_backend("image", Reads(image.clone())).unwrap(), name).unwrap()
+    };
+    let (shared, private) = (open(&bases, "shared"), open(&tenant, "private"));
+    let export = |name: String, object: &octavo::Object| Export {
+        name,
+        description: String::new(),
+        object: object.clone(),
+        read_only: true,
+        is_listed: true,
+    };
+    let members = (0..64).map(|number| export(format!("vm{number}"), &shared));
+    let exports = members.chain([export("private".into(), &private)]).collect();
+    let socket = directory.0.join("socket");
+    let listen = [Address::Unix(socket.clone())];
+    let _server = Server::start(cache.clone(), exports, &listen, Limits::default()).unwrap();
+    let read = |name: &str| {
+        let mut client = Client::unix(&socket);
+        client.enter(name, false);
+        client.read(false, 0, 0, IMAGE_BYTES as u32).unwrap()
+    };
+    let resident = |object: &octavo::Object| object.resident_bytes(0, IMAGE_BYTES).unwrap();
+
+    assert!(read("vm0") == vec![0; IMAGE_BYTES as usize]);
+    image.byte.store(1, SeqCst);
+    for number in 1..64 {
+        assert!(read(&format!("vm{number}")) == vec![0; IMAGE_BYTES as usize], "vm{number}");
+    }
+    assert_eq!(image.read_bytes.load(SeqCst), IMAGE_BYTES, "a page was read from the store again");
+    assert_eq!((resident(&shared), resident(&private)), (IMAGE_BYTES, 0));
+    assert!((0..IMAGE_BYTES).step_by(4096).all(|page| !private.is_resident(page)));
+
+    assert!(read("private") == vec![1; IMAGE_BYTES as usize], "a private export was served shared pages");
+    assert_eq!(image.read_bytes.load(SeqCst), 2 * IMAGE_BYTES);
+    assert_eq!((tenant.stat().hits, tenant.stat().misses), (0, IMAGE_BYTES / 4096));
+    assert_eq!((resident(&shared), resident(&private)), (IMAGE_BYTES, IMAGE_BYTES));
+    assert_eq!(bases.stat().resident_bytes, IMAGE_BYTES);
 }

@@ -14,7 +14,7 @@ use toml::Spanned;
 
 use super::source::Problem;
 use super::values::Attach;
-use super::{Config, Size, bytes};
+use super::{Config, ExportSection, Size, bytes};
 use crate::control::tree;
 use crate::suggest;
 use crate::units::human_bytes;
@@ -32,6 +32,7 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     let mut check = Check { config, problems };
     check.sizes();
     check.partitions(is_whole);
+    check.shares();
     check.exports();
     check.paths();
     check.sockets(is_whole);
@@ -57,9 +58,18 @@ pub fn doubtful(config: &Config) {
             log::warn!("{}", config.line(&group.name, message));
         }
     }
+    for share in &config.shares {
+        let name = share.name.get_ref();
+        let is_in =
+            |export: &ExportSection| export.share.as_ref().is_some_and(|group| group.get_ref() == name);
+        if !config.exports.iter().any(is_in) {
+            log::warn!("{}", config.line(&share.name, format!("no export is in the share group \"{name}\"")));
+        }
+    }
     for partition in &config.partitions {
-        if !config.exports.iter().any(|export| export.partition == partition.name) {
-            let message = format!("no export uses \"{}\"", partition.name.get_ref());
+        let name = &**partition.name.get_ref();
+        if !config.exports.iter().any(|export| config.partition_of(export) == Some(name)) {
+            let message = format!("no export uses \"{name}\"");
             log::warn!("{}", config.line(&partition.name, message));
         }
     }
@@ -210,13 +220,42 @@ impl Check<'_> {
                 }
             }
             self.unique(&mut seen, "an export", &export.name);
-            let partitions = &self.config.partitions;
-            let known = suggest::named("partition", export.partition.get_ref(), partitions, |partition| {
-                partition.name.get_ref()
-            });
-            if let Err(why) = known {
-                self.report(&export.partition, why);
+            if let Some(partition) = &export.partition {
+                self.is_partition(partition);
             }
+            if let Some(share) = &export.share {
+                let shares = &self.config.shares;
+                let known =
+                    suggest::named("share group", share.get_ref(), shares, |share| share.name.get_ref());
+                if let Err(why) = known {
+                    self.report(share, why);
+                }
+            }
+            if let Some((value, why)) = export.contradiction() {
+                self.report(value, why);
+            }
+        }
+    }
+
+    fn shares(&mut self) {
+        let mut names = Seen::new();
+        for share in &self.config.shares {
+            self.printable(&share.name);
+            if share.name.get_ref().is_empty() {
+                self.report(&share.name, "a share group's name cannot be empty");
+            }
+            self.unique(&mut names, "a share group", &share.name);
+            self.is_partition(&share.partition);
+        }
+    }
+
+    /// Reports a name that no partition has.
+    fn is_partition(&mut self, name: &Spanned<String>) {
+        let partitions = &self.config.partitions;
+        let known =
+            suggest::named("partition", name.get_ref(), partitions, |partition| partition.name.get_ref());
+        if let Err(why) = known {
+            self.report(name, why);
         }
     }
 

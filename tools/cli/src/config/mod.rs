@@ -51,6 +51,8 @@ pub struct Config {
     pub groups: Vec<GroupSection>,
     /// `[[partition]]`, in the file's order.
     pub partitions: Vec<PartitionSection>,
+    /// `[[share]]`, in the file's order.
+    pub shares: Vec<ShareSection>,
     /// `[[export]]`, in the file's order.
     pub exports: Vec<ExportSection>,
     /// `[listen]`.
@@ -145,6 +147,16 @@ pub struct GroupSection {
     pub weight: Option<Weight>,
 }
 
+/// `[[share]]`: a group whose exports of one image read one set of pages.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [[share]]")]
+pub struct ShareSection {
+    /// The name by which exports refer to the group.
+    pub name: Spanned<String>,
+    /// The name of the partition that caches the group's images.
+    pub partition: Spanned<String>,
+}
+
 /// `[[export]]`: one disk that clients may ask for.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [[export]]")]
@@ -153,8 +165,10 @@ pub struct ExportSection {
     pub name: Spanned<String>,
     /// The file or device.
     pub path: Spanned<PathBuf>,
-    /// The name of the partition that caches it.
-    pub partition: Spanned<String>,
+    /// The name of the partition that caches it, unless it is in a share group.
+    pub partition: Option<Spanned<String>>,
+    /// The name of the share group that it is in.
+    pub share: Option<Spanned<String>>,
     /// Whether writes are refused.
     #[serde(default)]
     pub read_only: bool,
@@ -226,6 +240,15 @@ impl Config {
         self.serve.drain_timeout.as_ref().map_or(DRAIN_TIMEOUT_DEFAULT, |timeout| timeout.0)
     }
 
+    /// The name of the partition that caches an export: its own, or that of its share group.
+    pub fn partition_of<'c>(&'c self, export: &'c ExportSection) -> Option<&'c str> {
+        let Some(group) = &export.share else {
+            return export.partition.as_ref().map(|name| &**name.get_ref());
+        };
+        let share = self.shares.iter().find(|share| share.name.get_ref() == group.get_ref());
+        share.map(|share| &**share.partition.get_ref())
+    }
+
     /// One line about a value that was refused later, when the engine was asked.
     pub fn line<T>(&self, value: &Spanned<T>, message: impl AsRef<str>) -> String {
         self.source.line(&self.source.problem(value.span().start, message))
@@ -281,7 +304,8 @@ impl ExportSection {
         let text = |text: &Option<Spanned<String>>| text.as_ref().map(|text| text.get_ref().clone());
         self.name.get_ref() == other.name.get_ref()
             && self.path.get_ref() == other.path.get_ref()
-            && self.partition.get_ref() == other.partition.get_ref()
+            && text(&self.partition) == text(&other.partition)
+            && text(&self.share) == text(&other.share)
             && self.read_only == other.read_only
             && text(&self.description) == text(&other.description)
             && self.attached().eq(other.attached())
@@ -289,6 +313,23 @@ impl ExportSection {
             && number(&self.queue_size) == number(&other.queue_size)
             && text(&self.serial) == text(&other.serial)
             && number(&self.poll_us) == number(&other.poll_us)
+    }
+
+    /// What `share` contradicts, if anything: the value that is wrong, and a sentence.
+    pub fn contradiction(&self) -> Option<(&Spanned<String>, String)> {
+        let share = self.share.as_ref()?;
+        let group = share.get_ref();
+        if let Some(partition) = &self.partition {
+            let name = partition.get_ref();
+            return Some((
+                partition,
+                format!(
+                    "the share group \"{group}\" has a partition of its own; remove partition = \"{name}\" or share"
+                ),
+            ));
+        }
+        let why = format!("only read-only exports share pages in \"{group}\"; read_only = true is missing");
+        (!self.read_only).then_some((share, why))
     }
 
     /// How clients reach the export.

@@ -24,7 +24,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 const ELEMENTS_MAX: usize = 50;
 
 /// The required keys: section, key, and an example of its value.
-const REQUIRED: [(&str, &str, &str); 11] = [
+const REQUIRED: [(&str, &str, &str); 13] = [
     ("", "cache", "[cache] with memory_max = \"32MiB\""),
     ("", "partition", "[[partition]] with name = \"vm1\""),
     ("", "export", "[[export]] with name, path and partition"),
@@ -32,6 +32,8 @@ const REQUIRED: [(&str, &str, &str); 11] = [
     ("cache", "memory_max", "memory_max = \"32MiB\""),
     ("group", "name", "name = \"host\", for partitions such as \"host/vm1\""),
     ("partition", "name", "name = \"vm1\""),
+    ("share", "name", "name = \"debian\""),
+    ("share", "partition", "partition = \"bases\", the name of a [[partition]]"),
     ("export", "name", "name = \"vm1\", what a client asks for"),
     ("export", "path", "path = \"/var/lib/images/vm1.raw\""),
     ("export", "partition", "partition = \"vm1\", the name of a [[partition]]"),
@@ -182,12 +184,13 @@ impl Reader {
         let groups = self.many("group", &mut table);
         self.is_whole = true;
         let partitions = self.many("partition", &mut table);
+        let shares = self.many("share", &mut table);
         let exports = self.many("export", &mut table);
         let listen = self.one("listen", &mut table);
         let control = self.one("control", &mut table);
         let serve = self.one("serve", &mut table);
         let log = self.one("log", &mut table);
-        let known = ["cache", "group", "partition", "export", "listen", "control", "serve", "log"];
+        let known = ["cache", "group", "partition", "share", "export", "listen", "control", "serve", "log"];
         for key in table.keys() {
             let message = unknown(key.get_ref(), &known);
             self.problems.push(self.source.problem(key.span().start, message));
@@ -199,6 +202,7 @@ impl Reader {
             cache: cache?,
             groups,
             partitions,
+            shares,
             exports,
             listen: listen?,
             control: control.unwrap_or_default(),
@@ -293,7 +297,8 @@ impl Reader {
     /// Reports the required keys that a section lacks.
     fn require(&mut self, section: &str, table: &DeTable<'_>, offset: usize) {
         for (_, key, example) in REQUIRED.iter().filter(|(of, ..)| *of == section) {
-            if !table.contains_key(*key) {
+            let is_shared = (section, *key) == ("export", "partition") && table.contains_key("share");
+            if !table.contains_key(*key) && !is_shared {
                 let dot = if section.is_empty() { "" } else { "." };
                 let message = format!("{section}{dot}{key}: missing; for example {example}");
                 self.problems.push(Problem { offset, message });

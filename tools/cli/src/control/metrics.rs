@@ -21,7 +21,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::keys::{EXPORT_FIGURES, FIGURES, Figure, NODE_FIGURES};
-use crate::control::report::AskClients;
+use crate::control::report::{AskClients, SharedImage};
 use crate::limits;
 use crate::process::Process;
 
@@ -118,6 +118,7 @@ impl Collector for Server {
             one(&mut encoder, name, what, kind, value)?;
         }
         exports(&mut encoder, &clients.exports[..clients.exports.len().min(EXPORTS_MAX)])?;
+        images(&mut encoder, &clients.images[..clients.images.len().min(EXPORTS_MAX)])?;
         partitions(&mut encoder, &self.cache)
     }
 }
@@ -204,6 +205,14 @@ fn exports(encoder: &mut DescriptorEncoder<'_>, exports: &[ExportStat]) -> Resul
         Kind::ALL.map(|kind| (vec![("export", &*stat.name), ("kind", kind.name())], stat.requests_of(kind)))
     });
     family(encoder, "export_requests", "Requests answered, by kind", Counter, samples)
+}
+
+/// How many exports read each shared image.
+fn images(encoder: &mut DescriptorEncoder<'_>, images: &[SharedImage]) -> Result<(), Error> {
+    let samples = images.iter().map(|image| {
+        (vec![("share", &*image.share), ("image", image.object.name())], image.exports.len() as u64)
+    });
+    family(encoder, "image_exports", "Exports of a share group that read one image", Gauge, samples)
 }
 
 /// The metric that a figure belongs to, and its label there.
@@ -311,9 +320,11 @@ mod tests {
             ..ExportStat::default()
         });
         let exports: Vec<ExportStat> = exports.collect();
-        let page =
-            Metrics::new(cache, Box::new(move || Clients { connections: 3, exports: exports.clone() }))
-                .page();
+        let page = Metrics::new(
+            cache,
+            Box::new(move || Clients { connections: 3, exports: exports.clone(), ..Clients::default() }),
+        )
+        .page();
         let mut names: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         let count = names.len();
         names.sort_unstable();

@@ -87,8 +87,8 @@ pub struct RecordingReport {
     pub ended: Option<String>,
 }
 
-/// One object of a partition.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// One object of a partition: an export, or the image that exports of a share group read.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)]
 pub struct ObjectReport {
@@ -104,8 +104,25 @@ pub struct ObjectReport {
     pub store_changes: u64,
     /// The last of these changes, in a sentence.
     pub store_change: Option<String>,
+    /// The share group of an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
+    /// The exports of an image. Its own traffic is the sum of theirs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exports: Vec<MemberReport>,
     /// The traffic of its clients, now and since the server's start: [`EXPORT_FIGURES`], and the
     /// requests of each kind.
+    #[serde(flatten)]
+    pub traffic: Figures,
+}
+
+/// An export that shares an image with others.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct MemberReport {
+    pub name: String,
+    /// As an object's.
     #[serde(flatten)]
     pub traffic: Figures,
 }
@@ -117,6 +134,18 @@ pub struct Clients {
     pub connections: u64,
     /// The counts of each export, in the configuration's order.
     pub exports: Vec<ExportStat>,
+    /// The images that exports share.
+    pub images: Vec<SharedImage>,
+}
+
+/// An image that the exports of a share group read as one object.
+pub struct SharedImage {
+    /// The group.
+    pub share: String,
+    /// The object.
+    pub object: Object,
+    /// The names of the exports.
+    pub exports: Vec<String>,
 }
 
 /// Returns the current traffic of clients.
@@ -130,8 +159,20 @@ impl Report {
         let by_name: HashMap<&str, &ExportStat> =
             clients.exports.iter().map(|stat| (stat.name.as_str(), stat)).collect();
         let none = ExportStat::default();
-        let object =
-            |object: &Object| ObjectReport::of(object, by_name.get(object.name()).copied().unwrap_or(&none));
+        let traffic_of = |name: &str| traffic(by_name.get(name).copied().unwrap_or(&none));
+        // Stores of objects do not move while their objects are open.
+        let place = |object: &Object| std::ptr::from_ref(object.store());
+        let images: HashMap<_, _> =
+            clients.images.iter().map(|image| (place(&image.object), image)).collect();
+        let object = |object: &Object| match images.get(&place(object)) {
+            None => ObjectReport::of(object, traffic_of(object.name())),
+            Some(image) => {
+                let member = |name: &String| MemberReport { name: name.clone(), traffic: traffic_of(name) };
+                let exports: Vec<MemberReport> = image.exports.iter().map(member).collect();
+                let total = sum(exports.iter().map(|export| &export.traffic));
+                ObjectReport { share: Some(image.share.clone()), exports, ..ObjectReport::of(object, total) }
+            }
+        };
         let partitions = cache.partitions().into_iter().map(|partition| {
             let stat = partition.stat();
             PartitionReport {
@@ -180,7 +221,7 @@ impl PartitionReport {
 }
 
 impl ObjectReport {
-    fn of(object: &Object, clients: &ExportStat) -> ObjectReport {
+    fn of(object: &Object, traffic: Figures) -> ObjectReport {
         let (stat, store) = (object.stat(), object.store());
         let noticed = store.noticed();
         ObjectReport {
@@ -194,8 +235,19 @@ impl ObjectReport {
             writeback_error: stat.writeback_error,
             store_changes: noticed.count,
             store_change: noticed.last.map(|change| change.to_string()),
-            traffic: traffic(clients),
+            traffic,
+            ..ObjectReport::default()
         }
+    }
+
+    /// The exports that people know: itself, or one for each export of an image.
+    pub fn shown(&self) -> Vec<ObjectReport> {
+        let shown = self.exports.iter().map(|export| ObjectReport {
+            name: export.name.clone(),
+            traffic: export.traffic.clone(),
+            ..self.clone()
+        });
+        if self.share.is_none() { vec![self.clone()] } else { shown.collect() }
     }
 
     /// A figure of its clients by name; 0 if the server does not have it.
@@ -206,6 +258,17 @@ impl ObjectReport {
 
 fn number(figures: &Figures, name: &str) -> u64 {
     figures.get(name).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// The sum of figures that have the same names.
+fn sum<'f>(all: impl Iterator<Item = &'f Figures>) -> Figures {
+    let mut total = traffic(&ExportStat::default());
+    for figures in all {
+        for (name, value) in &mut total {
+            *value = (value.as_u64().unwrap_or(0) + number(figures, name)).into();
+        }
+    }
+    total
 }
 
 /// The figures of an export.

@@ -18,7 +18,8 @@ pub enum Export {
     #[command(after_help = "\
 Examples:
   octavo ctl export add vm2 --path /var/lib/images/vm2.raw --partition vm1
-  octavo ctl export add golden --path /dev/vg0/golden --partition images --read-only")]
+  octavo ctl export add golden --path /dev/vg0/golden --partition images --read-only
+  octavo ctl export add vm3-base --path /var/lib/images/debian.raw --share debian --read-only")]
     Add {
         /// What clients ask for
         name: String,
@@ -26,8 +27,11 @@ Examples:
         #[arg(long)]
         path: PathBuf,
         /// The partition that caches it
-        #[arg(long)]
-        partition: String,
+        #[arg(long, required_unless_present = "share")]
+        partition: Option<String>,
+        /// The share group whose exports of this image read one set of pages
+        #[arg(long, value_name = "GROUP", conflicts_with = "partition")]
+        share: Option<String>,
         /// Refuse writes
         #[arg(long)]
         read_only: bool,
@@ -131,19 +135,22 @@ impl Export {
     /// Asks for the change, and prints the answer.
     pub fn ask(&self, socket: &Path) -> Result<(), Error> {
         match self {
-            Export::Add { name, path, partition, read_only, description, json } => {
+            Export::Add { name, path, partition, share, read_only, description, json } => {
                 let failed = |error| Error::failed(format!("{}: {error}", path.display()));
                 let path = std::path::absolute(path).map_err(failed)?;
                 let path = path
                     .to_str()
                     .ok_or_else(|| Error::Usage(format!("{}: the path is not UTF-8", path.display())))?;
-                let mut values = vec![("path", path.to_owned()), ("partition", partition.clone())];
+                let mut values = vec![("path", path.to_owned())];
+                values.extend(partition.clone().map(|name| ("partition", name)));
+                values.extend(share.clone().map(|name| ("share", name)));
                 values.extend(read_only.then(|| ("read_only", "true".to_owned())));
                 values.extend(description.clone().map(|text| ("description", text)));
                 let values = values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
                 let request = Request { object: Some(name.clone()), values, ..Request::new(Verb::ExportAdd) };
                 tell(json, socket, &request, |answer| {
                     let len = human_bytes(number(answer, "len_bytes"));
+                    let partition = answer["partition"].as_str().unwrap_or_default();
                     format!("export \"{name}\" is added: {path}, {len}, in partition \"{partition}\"\n")
                 })
             }

@@ -47,9 +47,13 @@ pub fn report(report: &Report) -> String {
         .iter()
         .flat_map(|partition| partition.objects.iter().map(move |object| (partition, object)))
         .collect();
+    let shown: Vec<(&PartitionReport, ObjectReport)> = objects
+        .iter()
+        .flat_map(|(partition, object)| object.shown().into_iter().map(move |shown| (*partition, shown)))
+        .collect();
     text += &table(3, PARTITIONS, &report.partitions);
-    text += &format!("\n{}", exports(&objects));
-    text += &format!("\n{}", table(1, TRAFFIC, objects.iter().map(|(_, object)| *object)));
+    text += &format!("\n{}", exports(&shown));
+    text += &format!("\n{}", table(1, TRAFFIC, shown.iter().map(|(_, object)| object)));
     for partition in &report.partitions {
         text.push_str(&recorded(partition));
     }
@@ -116,8 +120,8 @@ const PARTITIONS: &[Column<PartitionReport>] = &[
     ("ERRORS", |partition| partition.sum(&["read_errors", "write_errors", "sync_errors"]).to_string()),
 ];
 
-fn exports(objects: &[(&PartitionReport, &ObjectReport)]) -> String {
-    let columns: [Column<(&PartitionReport, &ObjectReport)>; 6] = [
+fn exports(objects: &[(&PartitionReport, ObjectReport)]) -> String {
+    let mut columns: Vec<Column<(&PartitionReport, ObjectReport)>> = vec![
         ("EXPORT", |(_, object)| object.name.clone()),
         ("PATH", |(_, object)| object.path.clone()),
         ("PARTITION", |(partition, _)| partition.name.clone()),
@@ -125,6 +129,9 @@ fn exports(objects: &[(&PartitionReport, &ObjectReport)]) -> String {
         ("LENGTH", |(_, object)| human_bytes(object.len_bytes)),
         ("DIRTY", |(_, object)| human_bytes(object.dirty_bytes)),
     ];
+    if objects.iter().any(|(_, object)| object.share.is_some()) {
+        columns.push(("SHARE", |(_, object)| object.share.clone().unwrap_or("-".into())));
+    }
     table(4, &columns, objects)
 }
 

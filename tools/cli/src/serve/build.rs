@@ -105,10 +105,15 @@ pub fn partition(section: &PartitionSection, shares: Option<&Shares>) -> Partiti
     }
 }
 
-/// Opens the object of an export. The error is a sentence.
-pub fn object(section: &ExportSection, partition: &Partition, open: OpenStore) -> Result<Object, String> {
+/// Opens the object of an export under a name. The error is a sentence.
+pub fn object(
+    section: &ExportSection,
+    name: &str,
+    partition: &Partition,
+    open: OpenStore,
+) -> Result<Object, String> {
     let store = store(section, open)?;
-    partition.open(store, section.name.get_ref()).map_err(|error| error.to_string())
+    partition.open(store, name).map_err(|error| error.to_string())
 }
 
 /// Opens the store of an export. The error is a sentence.

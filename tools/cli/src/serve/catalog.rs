@@ -22,7 +22,8 @@ use octavo::{Cache, CacheMode, Object, Partition, disk};
 use octavo_block::{Export, Retired, Server, VhostSettings};
 use toml::Spanned;
 
-use super::build;
+use super::build::{self, OpenStore};
+use super::share::Images;
 use super::watch::Watches;
 use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, PartitionSection, check};
@@ -60,6 +61,8 @@ pub struct Catalog {
     pub file: Option<PathBuf>,
     /// The log's settings without the file's, and the command line's wishes.
     pub log: (Settings, Wishes),
+    /// The images that exports share.
+    pub images: Arc<Images>,
     pub(super) watches: Watches,
     is_stopping: AtomicBool,
     state: Mutex<State>,
@@ -90,6 +93,8 @@ pub struct Owned {
 pub struct Listed {
     /// Its description.
     pub section: ExportSection,
+    /// The name of the partition that caches it.
+    pub partition: String,
     /// Its length when it was added.
     pub len_bytes: u64,
     /// Equal for all paths of its store.
@@ -108,6 +113,7 @@ impl Catalog {
             drain_timeout: Arc::default(),
             file,
             log,
+            images: Arc::default(),
             watches: Watches::default(),
             is_stopping: AtomicBool::new(false),
             state: Mutex::default(),
@@ -144,8 +150,8 @@ impl Catalog {
         lock(&self.state)
     }
 
-    /// Adds an export. Returns its length. The error is a sentence.
-    pub fn add_export(&self, section: ExportSection) -> Result<u64, String> {
+    /// Adds an export. Returns the name of its partition, and its length. The error is a sentence.
+    pub fn add_export(&self, section: ExportSection) -> Result<(String, u64), String> {
         let mut state = self.state()?;
         let (name, path) = (section.name.get_ref(), section.path.get_ref());
         for text in [Some(&section.name), section.description.as_ref()].into_iter().flatten() {
@@ -166,12 +172,43 @@ impl Catalog {
                 other.section.name.get_ref()
             ));
         }
-        let partition = state.partition(section.partition.get_ref())?.clone();
-        let object = build::object(&section, &partition, disk::Store::open)?;
+        if let Some((_, why)) = section.contradiction() {
+            return Err(why);
+        }
+        let partition = state.partition_of(&section)?.clone();
+        let object = self.open(&section, &partition, disk::Store::open)?;
         let len_bytes = object.len_bytes();
         self.offer(&section, object)?;
-        state.exports.push(Listed { section, len_bytes, identity, is_in_file: false });
-        Ok(len_bytes)
+        let name = partition.name().to_owned();
+        state.exports.push(Listed {
+            section,
+            partition: name.clone(),
+            len_bytes,
+            identity,
+            is_in_file: false,
+        });
+        Ok((name, len_bytes))
+    }
+
+    /// Opens the object of an export, or finds the one of its share group. The error is a sentence.
+    pub fn open(
+        &self,
+        section: &ExportSection,
+        partition: &Partition,
+        open: OpenStore,
+    ) -> Result<Object, String> {
+        match &section.share {
+            Some(share) => self.images.join(share.get_ref(), section, partition, open),
+            None => build::object(section, section.name.get_ref(), partition, open),
+        }
+    }
+
+    /// Closes the object of an export, unless other exports share it.
+    pub fn close(&self, export: &str, object: &Object) -> Result<(), octavo::Error> {
+        match self.images.leave(export, object) {
+            true => object.close(),
+            false => Ok(()),
+        }
     }
 
     /// Lets clients find an export, and watches its store. The error is a sentence; the object is
@@ -190,10 +227,12 @@ impl Catalog {
                 retired.remove();
             }
             // It has no dirty page, so this cannot lose one.
-            let _ = object.close();
+            let _ = self.close(section.name.get_ref(), &object);
             return Err(why);
         }
-        self.watches.add(section.name.get_ref(), object.store());
+        if self.images.is_to_be_watched(&object) {
+            self.watches.add(object.name(), object.store());
+        }
         Ok(())
     }
 
@@ -230,8 +269,9 @@ impl Catalog {
                 format!("\"{name}\" is not removed; it is served again, and its dirty pages are kept");
             return Err(Refused { message, refusals });
         }
-        // Its object has no dirty page and no client, so closing it writes nothing.
-        retired.object().close().map_err(|error| error.to_string())?;
+        // Its object has no dirty page and no client, so closing it writes nothing. It stays open
+        // if other exports share it.
+        self.close(name, retired.object()).map_err(|error| error.to_string())?;
         // Without a limit on the wait: from here on the export cannot be offered again.
         let mut state = self.lists();
         self.let_go(retired);
@@ -252,11 +292,15 @@ impl Catalog {
     }
 
     /// Step 4, after the object was closed: forgets the export, and waits until its store is
-    /// unlocked.
+    /// unlocked, unless other exports share the object.
     pub fn let_go(&self, retired: Retired) {
-        let name = retired.object().name().to_owned();
+        let name = retired.name().to_owned();
+        let is_shared = self.images.has(retired.object());
         let store = retired.object().store().downgrade();
         retired.remove();
+        if is_shared {
+            return;
+        }
         let begun = Instant::now();
         while let Some(store) = store.upgrade() {
             if begun.elapsed() >= UNLOCK_PATIENCE {
@@ -350,9 +394,21 @@ impl State {
         found.map(|owned| &owned.partition)
     }
 
+    /// The partition that caches an export: its own, or that of its share group. The error is a
+    /// sentence.
+    pub fn partition_of(&self, section: &ExportSection) -> Result<&Partition, String> {
+        let Some(group) = &section.share else {
+            let name = section.partition.as_ref().map(|name| name.get_ref().as_str());
+            return self.partition(name.unwrap_or_default());
+        };
+        let shares = self.config.as_ref().map_or(&[][..], |config| &config.shares);
+        let share = suggest::named("share group", group.get_ref(), shares, |share| share.name.get_ref())?;
+        self.partition(share.partition.get_ref())
+    }
+
     /// The exports of a partition.
     pub fn exports_of<'s>(&'s self, partition: &'s str) -> impl Iterator<Item = &'s Listed> {
-        self.exports.iter().filter(move |export| export.section.partition.get_ref() == partition)
+        self.exports.iter().filter(move |export| export.partition == partition)
     }
 }
 

@@ -28,11 +28,14 @@ pub fn answer(
             let mut answer = json!({
                 "name": name,
                 "path": section.path.get_ref(),
-                "partition": section.partition.get_ref(),
                 "read_only": section.read_only,
             });
-            let len_bytes = catalog.add_export(section)?;
+            if let Some(share) = &section.share {
+                answer["share"] = share.get_ref().as_str().into();
+            }
+            let (partition, len_bytes) = catalog.add_export(section)?;
             log::info!("export \"{name}\" is added");
+            answer["partition"] = partition.into();
             answer["len_bytes"] = len_bytes.into();
             Ok(answer)
         }

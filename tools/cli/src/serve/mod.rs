@@ -20,6 +20,7 @@ mod catalog;
 mod demo;
 mod manage;
 mod reload;
+mod share;
 mod sockets;
 mod status;
 mod step;
@@ -115,7 +116,8 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     let (hang_up, hung_up) = sync_channel(1);
     stop::start(cache.clone(), stop, hang_up)?;
     let health = Arc::new(Health::new(Instant::now()));
-    let scraped_at = sockets::scrape(config, cache, &health, catalog.server.traffic())?;
+    let clients = || sockets::clients(catalog.server.traffic(), Arc::clone(&catalog.images));
+    let scraped_at = sockets::scrape(config, cache, &health, clients())?;
     catalog.apply(config.clone(), Purpose::Start, &mut |_| {})?;
     let control = sockets::control(config)?;
     let mounted = sockets::mount(config, cache)?;
@@ -131,7 +133,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
                 manage::answer(&managed, verb, request, progress)
             }),
             started: Instant::now(),
-            clients: sockets::clients(catalog.server.traffic()),
+            clients: clients(),
             waiting: Arc::default(),
         })?;
     }
@@ -207,11 +209,16 @@ fn banner(
     let mut text = String::new();
     for (export, len_bytes) in exports {
         text += &format!(
-            "\"{}\": {}, {}{}\n",
+            "\"{}\": {}, {}{}{}\n",
             export.name.get_ref(),
             export.path.get_ref().display(),
             units::human_bytes(*len_bytes),
-            if export.read_only { ", read-only" } else { "" }
+            if export.read_only { ", read-only" } else { "" },
+            export
+                .share
+                .as_ref()
+                .map(|share| format!(", shared in \"{}\"", share.get_ref()))
+                .unwrap_or_default()
         );
     }
     if let Some(control) = &config.listen.control {

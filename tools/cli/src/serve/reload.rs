@@ -13,10 +13,9 @@
 //! A problem in the steps 1 to 4 undoes everything, and the error lists every problem of the step.
 //! What `octavo ctl` has added is kept, unless the file has something else of that name.
 
-use octavo::{Object, disk};
+use octavo::Object;
 use octavo_block::Retired;
 
-use super::build::{self, OpenStore};
 use super::catalog::{Catalog, Listed, State};
 use super::step::{Change, Purpose, Step};
 use crate::config::{Config, ExportSection, bytes, check};
@@ -52,8 +51,7 @@ impl Catalog {
     ) -> Result<Vec<Change>, Error> {
         let mut state = self.state().map_err(Error::failed)?;
         let disconnect = matches!(purpose, Purpose::Reload { disconnect: true });
-        let open: OpenStore =
-            if purpose == Purpose::Check { disk::Store::rehearse } else { disk::Store::open };
+        let open = purpose.open();
         let mut step = Step::new(self, &config);
 
         let mut plan = step.plan(&state);
@@ -79,7 +77,7 @@ impl Catalog {
 
         // Step 5.
         step.keep();
-        let mut left = self.close(retired, &mut state);
+        let mut left = self.close_all(retired, &mut state);
         for partition in &plan.partitions_removed {
             if state.exports_of(partition.name()).next().is_some() {
                 left.push(format!("partition \"{}\" stays with its exports", partition.name()));
@@ -99,7 +97,7 @@ impl Catalog {
         }
         state.partitions.extend(made);
         let mut changes = plan.changes;
-        left.extend(self.offer_all(opened, later, &mut state, open));
+        left.extend(self.offer_all(&config, opened, later, &mut state, purpose));
         changes.extend(self.adopt(config, &mut state));
         if !left.is_empty() {
             left.push("everything else of the configuration is in force".into());
@@ -123,11 +121,11 @@ impl Catalog {
     }
 
     /// Closes drained exports. Returns why some could not be closed.
-    fn close(&self, retired: Vec<Retired>, state: &mut State) -> Vec<String> {
+    fn close_all(&self, retired: Vec<Retired>, state: &mut State) -> Vec<String> {
         let mut left = Vec::new();
         for retired in retired {
-            let name = retired.object().name().to_owned();
-            match retired.object().close() {
+            let name = retired.name().to_owned();
+            match self.close(&name, retired.object()) {
                 Ok(()) => {
                     self.let_go(retired);
                     state.exports.retain(|export| *export.section.name.get_ref() != name);
@@ -141,15 +139,16 @@ impl Catalog {
     /// Offers the new exports. Those of `later` are opened first: a removed export had their store.
     fn offer_all(
         &self,
+        config: &Config,
         opened: Vec<(ExportSection, Object)>,
         later: Vec<ExportSection>,
         state: &mut State,
-        open: OpenStore,
+        purpose: Purpose,
     ) -> Vec<String> {
         let mut left = Vec::new();
         let later = later.into_iter().map(|section| {
-            let partition = state.partition(section.partition.get_ref());
-            let object = partition.and_then(|partition| build::object(&section, partition, open));
+            let partition = state.partition(config.partition_of(&section).unwrap_or_default());
+            let object = partition.and_then(|partition| self.open(&section, partition, purpose.open()));
             (section, object)
         });
         let all: Vec<_> =
@@ -157,12 +156,17 @@ impl Catalog {
         for (section, object) in all {
             let offered = object.and_then(|object| {
                 let len_bytes = object.len_bytes();
-                self.offer(&section, object).map(|()| len_bytes)
+                match purpose {
+                    // A server may be running that has the sockets of this configuration.
+                    Purpose::Check => Ok(len_bytes),
+                    _ => self.offer(&section, object).map(|()| len_bytes),
+                }
             });
             let identity = check::identity(section.path.get_ref());
             match (offered, identity) {
                 (Ok(len_bytes), Ok(identity)) => {
-                    state.exports.push(Listed { section, len_bytes, identity, is_in_file: true });
+                    let partition = config.partition_of(&section).unwrap_or_default().to_owned();
+                    state.exports.push(Listed { section, partition, len_bytes, identity, is_in_file: true });
                 }
                 (Err(why), _) | (_, Err(why)) => {
                     left.push(format!("export \"{}\" is not served: {why}", section.name.get_ref()));

@@ -10,6 +10,7 @@ use std::time::Instant;
 use octavo::{Cache, Object};
 use octavo_block::{Address, Limits, Server, Traffic};
 
+use super::share::Images;
 use crate::config::Config;
 use crate::control::drain;
 use crate::control::health::Health;
@@ -49,9 +50,13 @@ pub fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {
     Ok(limits)
 }
 
-/// Asks the server for its clients' figures.
-pub fn clients(traffic: Traffic) -> AskClients {
-    Box::new(move || Clients { connections: traffic.connections() as u64, exports: traffic.exports() })
+/// Asks the server for its clients' figures, and for the images that they share.
+pub fn clients(traffic: Traffic, images: Arc<Images>) -> AskClients {
+    Box::new(move || Clients {
+        connections: traffic.connections() as u64,
+        exports: traffic.exports(),
+        images: images.list(),
+    })
 }
 
 /// Binds the control socket, if the configuration has one.
@@ -65,7 +70,7 @@ pub fn scrape(
     config: &Config,
     cache: &Cache,
     health: &Arc<Health>,
-    traffic: Traffic,
+    clients: AskClients,
 ) -> Result<Option<String>, Error> {
     let Some(address) = &config.listen.metrics else { return Ok(None) };
     let hosts = config.listen.metrics_hosts.iter().flat_map(|hosts| &hosts.0);
@@ -73,7 +78,7 @@ pub fn scrape(
     let listener = bound.map_err(|error| config.refused(address, error.to_string()))?;
     let url = listener.url();
     let (cache, health) = (cache.clone(), Arc::clone(health));
-    let metrics = Metrics::new(cache.clone(), clients(traffic));
+    let metrics = Metrics::new(cache.clone(), clients);
     listener.serve(move |path| match path {
         "/metrics" => Some(Page { is_good: true, content_type: metrics::CONTENT_TYPE, text: metrics.page() }),
         "/healthz" => Some(verdict(health.dead(Instant::now()).into_iter().collect())),

@@ -26,10 +26,17 @@ pub enum Purpose {
     Reload { disconnect: bool },
 }
 
+impl Purpose {
+    /// How stores are opened.
+    pub fn open(self) -> OpenStore {
+        if self == Purpose::Check { disk::Store::rehearse } else { disk::Store::open }
+    }
+}
+
 /// One thing that a reload did or deliberately left.
 #[derive(Debug, Serialize)]
 pub struct Change {
-    /// `export`, `partition`, `group` or `server`.
+    /// `export`, `partition`, `group`, `share` or `server`.
     pub kind: &'static str,
     /// Its name.
     pub name: String,
@@ -121,7 +128,10 @@ impl<'a> Step<'a> {
         for section in &config.exports {
             let name = section.name.get_ref();
             let listed = state.exports.iter().find(|listed| listed.section.name.get_ref() == name);
-            if listed.is_some_and(|listed| listed.section.is_same(section)) {
+            let is_same = |listed: &Listed| {
+                listed.section.is_same(section) && config.partition_of(section) == Some(&listed.partition)
+            };
+            if listed.is_some_and(is_same) {
                 continue;
             }
             let change = if listed.is_some() { "changed: removed and added again" } else { "added" };
@@ -132,8 +142,45 @@ impl<'a> Step<'a> {
             }
         }
         self.plan_what_the_file_lacks(&mut plan, state);
+        self.plan_shares(&mut plan, state);
         self.plan_stores(&mut plan, state);
         plan
+    }
+
+    /// Finds exports that `octavo ctl` added to share groups that end or get another partition.
+    fn plan_shares(&mut self, plan: &mut Plan<'a>, state: &State) {
+        let config = self.config;
+        for export in &state.exports {
+            let name = export.section.name.get_ref();
+            let Some(group) = &export.section.share else { continue };
+            let is_kept = !plan.exports_removed.iter().any(|(gone, _)| gone == name);
+            if !is_kept || config.partition_of(&export.section) == Some(&export.partition) {
+                continue;
+            }
+            let group = group.get_ref();
+            self.report_missing(format!(
+                "the share group \"{group}\" is no longer in the file, or has another partition, but \"{name}\", which \
+                 `octavo ctl` added, is in it"
+            ));
+        }
+        for old in state.config.iter().flat_map(|old| &old.shares) {
+            let name = old.name.get_ref();
+            if !config.shares.iter().any(|share| share.name.get_ref() == name) {
+                plan.changes.push(Change::new("share", name, "removed".into()));
+            }
+        }
+        for share in state.config.is_some().then_some(&config.shares).into_iter().flatten() {
+            let (name, partition) = (share.name.get_ref(), share.partition.get_ref());
+            let old = state.config.iter().flat_map(|old| &old.shares).find(|old| old.name.get_ref() == name);
+            match old {
+                None => plan.changes.push(Change::new("share", name, "added".into())),
+                Some(old) if old.partition.get_ref() != partition => {
+                    let change = format!("partition {} -> {partition}", old.partition.get_ref());
+                    plan.changes.push(Change::new("share", name, change));
+                }
+                Some(_) => {}
+            }
+        }
     }
 
     fn plan_what_the_file_lacks(&mut self, plan: &mut Plan<'a>, state: &State) {
@@ -372,14 +419,15 @@ impl<'a> Step<'a> {
                 later.push((*section).clone());
                 continue;
             }
-            let name = section.partition.get_ref();
+            let name = self.config.partition_of(section).unwrap_or_default();
             let owned = made.iter().chain(&state.partitions).find(|owned| owned.partition.name() == name);
             // A partition that could not be made has been reported.
             let Some(owned) = owned else { continue };
-            match build::object(section, &owned.partition, open) {
+            let catalog = self.catalog;
+            match catalog.open(section, &owned.partition, open) {
                 Ok(object) => {
-                    let undone = object.clone();
-                    self.undo.push(Box::new(move || drop(undone.close())));
+                    let undone = (section.name.get_ref(), object.clone());
+                    self.undo.push(Box::new(move || drop(catalog.close(undone.0, &undone.1))));
                     opened.push(((*section).clone(), object));
                 }
                 Err(why) => self.report(&section.path, why),

@@ -102,6 +102,39 @@ max = "20MiB"
 partition = "vm1" -> partition = "vm2"
 10:13: export.partition: no partition is called "vm2"; did you mean "vm1"? known: vm1
 
+partition = "vm1" -> # none
+7:1: export.partition: missing; for example partition = "vm1", the name of a [[partition]]
+
+partition = "vm1" -> share = "debain"
+read_only = true
+[[share]]
+name = "debian"
+partition = "vm2"
+[[share]]
+name = "debian"
+partition = "vm1"
+10:9: export.share: no share group is called "debain"; did you mean "debian"? known: debian, debian
+14:13: share.partition: no partition is called "vm2"; did you mean "vm1"? known: vm1
+16:8: share.name: there is a share group "debian" already, on line 13
+
+partition = "vm1" -> share = "debian"
+[[share]]
+name = "debian"
+partition = "vm1"
+10:9: export.share: only read-only exports share pages in "debian"; read_only = true is missing
+
+partition = "vm1" -> partition = "vm1"
+share = "debian"
+[[share]]
+name = "debian"
+partition = "vm1"
+10:13: export.partition: the share group "debian" has a partition of its own; remove partition = "vm1" or share
+
+[[export]] -> [[share]]
+[[export]]
+7:1: share.name: missing; for example name = "debian"
+7:1: share.partition: missing; for example partition = "bases", the name of a [[partition]]
+
 @/disk -> @/absent
 9:8: export.path: "@/absent" does not exist; `truncate -s 10G @/absent` makes an empty disk
 
@@ -237,7 +270,7 @@ name = "vm1 "
 
 [cache] -> [metrics]
 [cache]
-1:2: metrics: no such key; known: cache, group, partition, export, listen, control, serve, log
+1:2: metrics: no such key; known: cache, group, partition, share, export, listen, control, serve, log
 "#;
 
 #[test]

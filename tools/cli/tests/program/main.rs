@@ -32,6 +32,7 @@ mod reload;
 mod replayed;
 mod resident;
 mod server;
+mod share;
 mod signals;
 mod simulate;
 mod standard_output;

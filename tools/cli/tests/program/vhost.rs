@@ -8,19 +8,25 @@ use std::time::Duration;
 use blkio::{Blkio, Blkioq, Completion, MemoryRegion, ReqFlags};
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup, wait_until};
+use crate::server::{Directory, Server, Setup, octavo_succeeds, wait_until};
 
 /// A VMM with one request in flight.
-struct Vmm {
+pub struct Vmm {
     queue: Blkioq,
     memory: MemoryRegion,
     _blkio: Blkio,
 }
 
 impl Vmm {
-    fn connect(socket: &Path) -> Vmm {
+    pub fn connect(socket: &Path) -> Vmm {
+        Vmm::connect_as(socket, false)
+    }
+
+    /// Connects to a disk that is read-only, or not.
+    pub fn connect_as(socket: &Path, read_only: bool) -> Vmm {
         let mut blkio = Blkio::new("virtio-blk-vhost-user").unwrap();
         blkio.set_str("path", socket.to_str().unwrap()).unwrap();
+        blkio.set_bool("read-only", read_only).unwrap();
         blkio.connect().unwrap();
         let mut started = blkio.start().unwrap();
         let memory = blkio.alloc_mem_region(1 << 20).unwrap();
@@ -28,7 +34,7 @@ impl Vmm {
         Vmm { queue: started.queues.remove(0), memory, _blkio: blkio }
     }
 
-    fn read(&mut self, offset: u64, len: usize) {
+    pub fn read(&mut self, offset: u64, len: usize) {
         let to = std::ptr::without_provenance_mut(self.memory.addr);
         self.queue.read(offset, to, len, 1, ReqFlags::empty());
         let mut done = [const { MaybeUninit::<Completion>::uninit() }; 1];
@@ -65,4 +71,24 @@ fn an_export_that_is_only_attached_by_vhost_user_is_served_to_its_vmm_until_it_i
         || server.ctl(&["export", "remove", "vm"]).status.success(),
     );
     assert!(!socket.exists(), "the socket of a removed export stays");
+}
+
+/// The check opened the sockets of vhost-user disks, and failed while a server had them.
+#[test]
+fn a_configuration_is_checked_while_a_server_serves_it() {
+    let directory = Directory::new();
+    let (disk, socket) = (directory.disk("vm", 1 << 20), directory.join("vm.sock"));
+    let listen = format!(
+        "[[export]]\nname = \"vm\"\npath = \"{}\"\npartition = \"p\"\nattach = \"vhost-user:{}\"",
+        disk.display(),
+        socket.display()
+    );
+    let server = Server::start(&directory, &Setup { listen: &listen, ..Setup::default() });
+    let config = directory.join("octavo.toml");
+    let check = || octavo_succeeds(&["serve", "--check", "--config", config.to_str().unwrap()]);
+    assert!(check().ends_with(": no problems\n"));
+    Vmm::connect(&socket).read(0, 4096);
+    server.stop();
+    check();
+    assert!(!socket.exists(), "a check has made the socket");
 }
