@@ -69,7 +69,7 @@ async fn run(queue: Queue, mut reads: mpsc::Receiver<Read>) -> io::Result<()> {
             // The queue has completions, or I/O to continue.
             ready = queue.readable_mut() => ready?.clear_ready(),
         }
-        while let Some(Completion { user_data, op, result }) = queue.get_mut().take_next() {
+        while let Some(Completion { user_data, op, result, .. }) = queue.get_mut().take_next() {
             let answer = answers.remove(&user_data).expect("each read completes once");
             let Op::ReadInto { memory, .. } = op else { unreachable!("only reads are submitted") };
             let bytes = memory.into_owner().expect("a vector was put in");

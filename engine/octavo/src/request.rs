@@ -171,6 +171,9 @@ pub struct Completion {
     pub op: Op,
     /// The result of the operation.
     pub result: Result<(), Error>,
+    /// The request ended while it was submitted: it waited neither for a store nor for another
+    /// thread. A read that has succeeded at once is a hit.
+    pub at_once: bool,
 }
 
 /// Events of the caller's file descriptor that [`Queue::wait_or`](crate::Queue::wait_or) waits

@@ -343,7 +343,7 @@ impl Requests {
 
     /// Handles one completion of the engine.
     fn complete(&mut self, completion: Completion, sink: Sink<'_>) {
-        let Completion { user_data, op, result } = completion;
+        let Completion { user_data, op, result, .. } = completion;
         let (id, at) = (RequestId(user_data as u16), (user_data >> 16) as u32);
         let running = self.get(id);
         running.operations -= 1;

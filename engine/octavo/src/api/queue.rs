@@ -139,8 +139,12 @@ impl Queue {
         self.pending += self.incoming.len();
         let lane = self.lane.clone();
         if lane.shared.is_forked() {
-            let refused =
-                |Request { user_data, op }| Completion { user_data, op, result: Err(Error::Forked) };
+            let refused = |Request { user_data, op }| Completion {
+                user_data,
+                op,
+                result: Err(Error::Forked),
+                at_once: true,
+            };
             return self.done.extend(self.incoming.drain(..).map(refused));
         }
         if !Arc::ptr_eq(&lane.shared, &object.inner.partition.shared) {
@@ -148,7 +152,7 @@ impl Queue {
             let refused = self.incoming.drain(..).map(|Request { user_data, op }| {
                 let error =
                     Error::Config(format!("{name}: the object belongs to another cache, not to the queue's"));
-                Completion { user_data, op, result: Err(error) }
+                Completion { user_data, op, result: Err(error), at_once: true }
             });
             return self.done.extend(refused);
         }
@@ -174,12 +178,13 @@ impl Queue {
                     drop(work);
                     lane.leave();
                     let result = advise(object, &request.op);
-                    self.done.push_back(Completion { user_data: request.user_data, op: request.op, result });
+                    let Request { user_data, op } = request;
+                    self.done.push_back(Completion { user_data, op, result, at_once: true });
                     work = lane.work();
                 }
                 Err(error) => {
                     let (user_data, op) = (request.user_data, request.op);
-                    self.done.push_back(Completion { user_data, op, result: Err(error) });
+                    self.done.push_back(Completion { user_data, op, result: Err(error), at_once: true });
                 }
             }
         }
@@ -408,7 +413,8 @@ impl Queue {
         let completion = self.done.pop_front().or_else(|| {
             let mut ended = self.finished.pop_front()?;
             let (user_data, op) = ended.request.take().expect("a queue's tasks answer requests");
-            Some(Completion { user_data, op, result: ended.result() })
+            let at_once = ended.at_once;
+            Some(Completion { user_data, op, result: ended.result(), at_once })
         })?;
         self.pending -= 1;
         Some(completion)

@@ -120,7 +120,7 @@ impl Lane {
 
     /// Lets the owner continue a task that has nothing outstanding.
     fn resume(&self, task: &mut Task, id: TaskId) {
-        task.outstanding = 1;
+        (task.outstanding, task.has_waited) = (1, true);
         self.retry(id, RESUME);
     }
 
@@ -128,6 +128,7 @@ impl Lane {
     fn settle(&self, work: &mut Work, id: TaskId) {
         let task = &mut work.tasks[id];
         if task.outstanding > 0 {
+            task.has_waited = true;
             return;
         }
         let is_done = task.is_through();

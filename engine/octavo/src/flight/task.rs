@@ -60,6 +60,8 @@ pub(crate) struct Task {
     pub again: Vec<PageIndex>,
     /// Number of transfers, registrations, messages and retries that the task waits for.
     pub outstanding: usize,
+    /// The task had something outstanding when it was left.
+    pub has_waited: bool,
     // Boxed: tasks are moved several times, and few fail.
     pub error: Option<Box<Error>>,
     /// The queue request that this task answers: its number and operation.
@@ -95,6 +97,7 @@ impl Task {
             end,
             again: Vec::new(),
             outstanding: 0,
+            has_waited: false,
             error: None,
             request: None,
             batch: 0,
@@ -211,13 +214,16 @@ pub(crate) struct Ended {
     /// The id that the task had. Another task may have the same id now.
     pub task: TaskId,
     error: Option<Box<Error>>,
+    /// The task has waited for nothing.
+    pub at_once: bool,
     /// The queue request that the task answers.
     pub request: Option<(u64, Op)>,
 }
 
 impl Ended {
     pub fn new(id: TaskId, task: &mut Task) -> Ended {
-        Ended { task: id, error: task.error.take(), request: task.request.take() }
+        let at_once = !task.has_waited;
+        Ended { task: id, error: task.error.take(), at_once, request: task.request.take() }
     }
 
     pub fn result(self) -> Result<(), Error> {

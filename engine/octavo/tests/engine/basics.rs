@@ -106,6 +106,25 @@ fn a_queue_completes_every_request_once() {
     });
 }
 
+/// Front ends count such reads as hits.
+#[test]
+fn a_read_of_a_queue_ends_at_once_if_all_its_pages_are_resident() {
+    each_mode(|cache, _partition, object| {
+        let mut queue = cache.queue().unwrap();
+        let mut reads = |requests: [(u64, usize); 2]| {
+            queue.submit(&object, requests.map(|(offset, len)| read_request(offset, offset, len)));
+            let mut ended = complete_all(&mut queue);
+            ended.sort_by_key(|completion| completion.user_data);
+            ended.iter().map(|completion| completion.at_once).collect::<Vec<_>>()
+        };
+        assert_eq!(reads([(0, 4096), (8192, 100)]), [false, false]);
+        assert_eq!(reads([(0, 4096), (8192, 100)]), [true, true]);
+        object.advise(8192, 4096, Advice::DontNeed).unwrap();
+        assert_eq!(reads([(0, 4096), (4096, 8192)]), [true, false]);
+        assert_eq!(reads([(0, 12_288), (1 << 40, 1)]), [true, true]);
+    });
+}
+
 #[test]
 fn a_pin_is_a_snapshot() {
     each_mode(|_cache, _partition, object| {

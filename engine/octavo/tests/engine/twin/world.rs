@@ -520,7 +520,7 @@ impl<'o> Epoch<'o> {
         }
         self.notice(world);
         let World { twins, faulty, .. } = world;
-        for Completion { user_data, op, result } in done {
+        for Completion { user_data, op, result, .. } in done {
             let op = match op {
                 Op::Discard { offset, len, durable } | Op::Zero { offset, len, durable } => {
                     let len = len as usize;
