@@ -33,9 +33,9 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// Crates that are allowed in several versions, each with the reason. An entry whose crate has only
 /// one version is an error.
 const DUPLICATES: &[(&str, &str)] = &[
-    ("bitflags", "blkio, of the tests of vhost-user only, has not moved to 2"),
+    ("bitflags", "blkio, of the benchmarks and tests of vhost-user, has not moved to 2"),
     ("linux-raw-sys", "rustix 0.38, below blkio"),
-    ("rustix", "blkio, of the tests of vhost-user only, has not moved to 1"),
+    ("rustix", "blkio, of the benchmarks and tests of vhost-user, has not moved to 1"),
     ("signal-hook", "crossterm, below ratatui, has not moved to 0.4"),
     ("syn", "derive macros are moving from 2 to 3; they are not in the program"),
 ];

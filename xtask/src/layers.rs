@@ -68,7 +68,7 @@ const LAYERS: &[Layer] = &[
             "octavo-block",
             "octavo-sim",
         ],
-        others: &["hdrhistogram", "libc", "lru", "rustix", "serde", "toml"],
+        others: &["blkio", "hdrhistogram", "libc", "lru", "rustix", "serde", "toml"],
         tests: &[],
     },
     Layer {

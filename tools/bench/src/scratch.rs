@@ -163,6 +163,38 @@ fn create(path: &Path) -> std::io::Result<File> {
     }
 }
 
+/// A directory that is removed with its content.
+pub struct Directory(pub PathBuf);
+
+impl Directory {
+    /// Creates a directory for sockets and files in memory. `what` is a part of its name.
+    pub fn in_memory(what: &str) -> Result<Directory, Error> {
+        let path = Path::new(MEMORY_DIRECTORY).join(format!("octavo-bench-{what}-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(Error::at(&path.display().to_string()))?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Anything that cannot be removed stays.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Returns a command that runs `program`. The program ends with this process, however that ends, if
+/// setpriv is installed.
+pub fn command(program: &Path) -> Command {
+    match machine::program("setpriv") {
+        Some(setpriv) => {
+            let mut command = Command::new(setpriv);
+            command.args(["--pdeathsig", "KILL"]).arg(program);
+            command
+        }
+        None => Command::new(program),
+    }
+}
+
 /// A program that is killed when this is dropped.
 pub struct Running(pub Child);
 

@@ -44,6 +44,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("paper", include_str!("../suites/paper.toml")),
     ("memory", include_str!("../suites/memory.toml")),
     ("nbd", include_str!("../suites/nbd.toml")),
+    ("vhost", include_str!("../suites/vhost.toml")),
     ("numa", include_str!("../suites/numa.toml")),
     ("twins", include_str!("../suites/twins.toml")),
     ("partitions", include_str!("../suites/partitions.toml")),

@@ -21,6 +21,7 @@ mod simulate;
 mod stores;
 mod through;
 mod twins;
+mod vhost;
 mod writeback;
 mod ycsb;
 
@@ -29,7 +30,7 @@ use crate::error::Error;
 use crate::stage::{Driver, Needs, Run, Stage};
 
 /// All drivers.
-pub const DRIVERS: [&Driver; 19] = [
+pub const DRIVERS: [&Driver; 22] = [
     &hits::DRIVER,
     &misses::DRIVER,
     &churn::DRIVER,
@@ -45,6 +46,9 @@ pub const DRIVERS: [&Driver; 19] = [
     &simulate::DRIVER,
     &bounded::DRIVER,
     &nbd::DRIVER,
+    &vhost::DRIVER,
+    &vhost::MISSES,
+    &vhost::IDLE,
     &numa::DRIVER,
     &crossing::DRIVER,
     &twins::DRIVER,

@@ -7,7 +7,7 @@
 //! `depth` requests in flight.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use octavo_block::{Address, Export, Limits, Server};
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::fio::{self, nbd_uri};
 use crate::machine;
 use crate::report::Row;
-use crate::scratch::{MEMORY_DIRECTORY, Running};
+use crate::scratch::{self, Directory, Running};
 use crate::stage::{Driver, Run, Subject, cache_config, offset, partition_config};
 use crate::turns::{Pace, Team};
 
@@ -52,21 +52,9 @@ struct Servers {
     pages: u64,
 }
 
-/// A directory that is removed with its content.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // Anything that cannot be removed stays.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 impl Servers {
     fn new(case: &Case, run: &mut Run<'_>) -> Result<Servers, Error> {
-        let path = Path::new(MEMORY_DIRECTORY).join(format!("octavo-bench-nbd-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(Error::at(&path.display().to_string()))?;
-        let directory = Directory(path);
+        let directory = Directory::in_memory("nbd")?;
         let socket = |name: &str| directory.0.join(format!("{name}.sock"));
         // 1. Octavo, with all pages in the cache.
         run.news(case, "filling the cache");
@@ -135,15 +123,7 @@ impl Servers {
 /// Starts nbdkit or qemu-nbd with a disk of `pages`, and waits until it listens.
 fn start(name: &str, program: &Path, socket: &Path, pages: u64) -> Result<Running, Error> {
     let disk_bytes = offset(pages);
-    // The server ends with this process, however that ends.
-    let mut command = match machine::program("setpriv") {
-        Some(setpriv) => {
-            let mut command = Command::new(setpriv);
-            command.args(["--pdeathsig", "KILL"]).arg(program);
-            command
-        }
-        None => Command::new(program),
-    };
+    let mut command = scratch::command(program);
     if name == "nbdkit" {
         command.args(["--foreground", "--exit-with-parent", "--threads=16", "--unix"]).arg(socket);
         command.args(["memory", &format!("size={disk_bytes}")]);
