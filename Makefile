@@ -2,7 +2,7 @@
 
 # The Debian packages whose programs the tests run.
 PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 strace valgrind qemu-system-x86 busybox-static \
-	libvirt-clients libxml2-utils
+	libvirt-clients libxml2-utils fdisk grub-common grub-pc-bin sqlite3 xfsprogs
 
 .DEFAULT_GOAL := help
 .PHONY: help run test bench packages

@@ -1,7 +1,9 @@
 //! Runs cargo and other programs, and knows the target folders of builds with other flags.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use serde_json::Value;
 
 use crate::step::Outcome;
 
@@ -60,4 +62,32 @@ pub fn target_of(root: &Path, name: &str) -> String {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
     target.join(name).display().to_string()
+}
+
+/// Builds tests; returns cargo's messages about its artifacts.
+pub fn build(root: &Path, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Value>, String> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--no-run", "--locked", "--message-format", "json-render-diagnostics"]);
+    cargo.args(arguments).current_dir(root).stderr(Stdio::inherit());
+    if let Some(flags) = flags {
+        cargo.env("RUSTFLAGS", flags);
+    }
+    let output = cargo.output().map_err(|error| format!("cannot run cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo test --no-run {}: {}", arguments.join(" "), output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect())
+}
+
+/// Returns the path of a test program, or of the program `octavo`.
+pub fn executable(built: &[Value], name: &str) -> Option<PathBuf> {
+    let of_name = |message: &&Value| message["target"]["name"] == name && message["executable"].is_string();
+    let is_test = |message: &&Value| message["profile"]["test"] == true;
+    let all: Vec<&Value> = built.iter().filter(of_name).collect();
+    let wants_test = name != "octavo";
+    let message = all.into_iter().find(|message| is_test(message) == wants_test)?;
+    Some(PathBuf::from(message["executable"].as_str()?))
 }

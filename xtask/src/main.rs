@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod cargo;
 mod dependencies;
 mod fuzz;
@@ -13,12 +14,14 @@ mod gate;
 mod guest;
 mod instructions;
 mod jobs;
+mod kernel;
 mod layers;
 mod miri;
 mod step;
 mod steps;
 mod testing;
 mod tidy;
+mod vm;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
             true
         }
         ["fuzz", words @ ..] => fuzz::run(words, &root()),
+        ["vm", words @ ..] => vm::run(words, &root()),
         ["ci"] => gate::run(steps::GATE, &root()),
         ["quick"] => gate::run(steps::QUICK, &root()),
         [gate::ALONE, name] => {
@@ -74,6 +78,7 @@ fn help() {
     list(&steps::GATE.concat());
     println!("cargo xtask STEP [STEP..]   runs steps that are not a part of the gate:");
     list(steps::LONG);
+    println!("cargo xtask vm              runs guests on vhost-user disks (qemu, minutes)");
     println!("cargo xtask fuzz [--seconds N] [TARGET..]");
     println!("                            fuzzes the code that parses traces and other untrusted input");
 }

@@ -1,0 +1,152 @@
+//! [`Server`]: `octavo serve` as its own process, which the tests kill.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The longest start of a server, and its longest end, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A disk that the server attaches by vhost-user.
+pub struct Disk {
+    /// Also the name of its partition, unless another is given, and of its files.
+    pub name: &'static str,
+    pub partition: &'static str,
+    pub len_bytes: u64,
+}
+
+impl Disk {
+    /// The image of the disk.
+    pub fn image(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}.raw", self.name))
+    }
+
+    /// The socket of the disk.
+    pub fn socket(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}.sock", self.name))
+    }
+
+    /// Makes an image of zeros that takes no space.
+    pub fn create(&self, folder: &Path) -> Result<(), String> {
+        let image = self.image(folder);
+        let made = File::create(&image).and_then(|file| file.set_len(self.len_bytes));
+        made.map_err(|error| format!("{}: {error}", image.display()))
+    }
+}
+
+/// The configuration of a server.
+pub struct Settings<'a> {
+    pub memory_max: &'a str,
+    /// The partitions: a name, and further keys as lines of TOML.
+    pub partitions: &'a [(&'a str, String)],
+    pub disks: &'a [Disk],
+}
+
+/// A running server. It is killed when this is dropped.
+pub struct Server {
+    program: PathBuf,
+    folder: PathBuf,
+    process: Child,
+}
+
+impl Server {
+    /// Writes a configuration, and starts a server that serves its disks.
+    pub fn start(program: &Path, folder: &Path, settings: &Settings) -> Result<Server, String> {
+        let text = text(folder, settings);
+        std::fs::write(folder.join("octavo.toml"), text).map_err(|error| format!("octavo.toml: {error}"))?;
+        Server::start_again(program, folder)
+    }
+
+    fn start_again(program: &Path, folder: &Path) -> Result<Server, String> {
+        let cannot = |error: std::io::Error| format!("cannot start {}: {error}", program.display());
+        let log = OpenOptions::new().create(true).append(true).open(folder.join("serve.log"));
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--config").arg(folder.join("octavo.toml"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.map_err(cannot)?);
+        let process = command.spawn().map_err(cannot)?;
+        let mut server = Server { program: program.to_owned(), folder: folder.to_owned(), process };
+        let start = Instant::now();
+        while UnixStream::connect(folder.join("control.sock")).is_err() {
+            if let Ok(Some(status)) = server.process.try_wait() {
+                return Err(format!("the server ended: {status}\n{}", log_of(folder, 0).0));
+            }
+            if start.elapsed() > PATIENCE {
+                return Err("the server does not listen".into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    /// Kills the server (SIGKILL), and starts it again with the same configuration.
+    pub fn kill_and_restart(&mut self) -> Result<(), String> {
+        self.kill();
+        *self = Server::start_again(&self.program, &self.folder)?;
+        Ok(())
+    }
+
+    /// Ends the server by SIGTERM, which makes it write everything back.
+    pub fn end(mut self) -> Result<(), String> {
+        let kill = Command::new("kill").arg(self.process.id().to_string()).status();
+        if !kill.is_ok_and(|status| status.success()) {
+            return Err("cannot send SIGTERM to the server".into());
+        }
+        let start = Instant::now();
+        loop {
+            match self.process.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
+                other => return Err(format!("the server did not end well after SIGTERM: {other:?}")),
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Returns the log of all servers in a folder from a position on, and its length.
+pub fn log_of(folder: &Path, from: u64) -> (String, u64) {
+    let mut bytes = Vec::new();
+    if let Ok(mut file) = File::open(folder.join("serve.log")) {
+        let _ = file.seek(SeekFrom::Start(from)).and_then(|_| file.read_to_end(&mut bytes));
+    }
+    let end = from + bytes.len() as u64;
+    (String::from_utf8_lossy(&bytes).into_owned(), end)
+}
+
+fn text(folder: &Path, settings: &Settings) -> String {
+    let folder_name = folder.display();
+    let mut text = format!("[cache]\nmemory_max = \"{}\"\n", settings.memory_max);
+    for (name, keys) in settings.partitions {
+        let _ = writeln!(text, "[[partition]]\nname = \"{name}\"\n{keys}");
+    }
+    for disk in settings.disks {
+        let Disk { name, partition, .. } = disk;
+        let (image, socket) = (disk.image(folder), disk.socket(folder));
+        let _ = writeln!(
+            text,
+            "[[export]]\nname = \"{name}\"\npath = \"{}\"\npartition = \"{partition}\"\n\
+             attach = \"vhost-user:{}\"\nqueues = 2",
+            image.display(),
+            socket.display()
+        );
+    }
+    let _ = writeln!(
+        text,
+        "[listen]\nnbd = \"unix:{folder_name}/nbd.sock\"\ncontrol = \"unix:{folder_name}/control.sock\""
+    );
+    text
+}
