@@ -34,6 +34,7 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// one version is an error.
 const DUPLICATES: &[(&str, &str)] = &[
     ("bitflags", "blkio, of the benchmarks and tests of vhost-user, has not moved to 2"),
+    ("getrandom", "ring, below rustls, has not moved to 0.4"),
     ("linux-raw-sys", "rustix 0.38, below blkio"),
     ("rustix", "blkio, of the benchmarks and tests of vhost-user, has not moved to 1"),
     ("signal-hook", "crossterm, below ratatui, has not moved to 0.4"),

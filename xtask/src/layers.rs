@@ -53,8 +53,8 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "octavo-block",
         own: &["octavo", "octavo-random"],
-        others: &["libc", "log", "rustix", "vhost", "virtio-bindings", "virtio-queue", "vm-memory"],
-        tests: &["blkio", "tempfile", "vmm-sys-util"],
+        others: &["libc", "log", "rustix", "rustls", "vhost", "virtio-bindings", "virtio-queue", "vm-memory"],
+        tests: &["blkio", "rcgen", "tempfile", "vmm-sys-util"],
     },
     Layer { name: "octavo-draw", own: &[], others: &[], tests: &[] },
     Layer {

@@ -13,6 +13,13 @@ pub enum Address {
     Tcp(SocketAddr),
 }
 
+impl Address {
+    /// Returns whether clients reach the address from other machines: TCP, and not loopback.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Address::Tcp(address) if !address.ip().is_loopback())
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

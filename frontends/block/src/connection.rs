@@ -64,6 +64,8 @@ pub(crate) enum Hangup {
     Late,
     /// The socket failed.
     Socket(io::Error),
+    /// TLS failed: the client sent no TLS, or one of the two refused the other's certificate.
+    Tls(rustls::Error),
     /// The client broke a rule for which the protocol has no error reply.
     Protocol(&'static str),
     /// A read failed after the header of its simple reply was sent.
@@ -77,6 +79,9 @@ pub(crate) enum Hangup {
 impl From<io::Error> for Hangup {
     fn from(error: io::Error) -> Hangup {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        if let Some(tls) = error.get_ref().and_then(|source| source.downcast_ref::<rustls::Error>()) {
+            return Hangup::Tls(tls.clone());
+        }
         match error.kind() {
             UnexpectedEof | ConnectionReset | BrokenPipe => Hangup::Client,
             _ => Hangup::Socket(error),
@@ -98,6 +103,18 @@ impl fmt::Display for Hangup {
             Hangup::Shutdown => f.write_str("the server closed the connection"),
             Hangup::Late => f.write_str("the client took too long (limits handshake_time, goodbye_time)"),
             Hangup::Socket(error) => write!(f, "the socket failed: {error}"),
+            Hangup::Tls(error) => match error {
+                rustls::Error::NoCertificatesPresented => {
+                    f.write_str("TLS failed: the client has no certificate, which the server demands")
+                }
+                rustls::Error::InvalidCertificate(wrong) => {
+                    write!(f, "TLS failed: the client's certificate is refused: {wrong}")
+                }
+                rustls::Error::AlertReceived(alert) => {
+                    write!(f, "TLS failed: the client refused the server or gave up: {alert:?}")
+                }
+                error => write!(f, "TLS failed: {error}"),
+            },
             Hangup::Protocol(what) => write!(f, "protocol error: {what}"),
             Hangup::Store => f.write_str("a read failed after its reply had begun"),
             Hangup::Vmm(what) => write!(f, "disconnected: {what}"),

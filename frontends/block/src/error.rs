@@ -41,6 +41,37 @@ pub enum Error {
         /// The first wrong limit, and the bound that it breaks.
         reason: String,
     },
+    /// The server cannot use these certificates.
+    Tls {
+        /// The wrong part.
+        part: TlsPart,
+        /// What is wrong with it; a sentence that begins with "it".
+        reason: String,
+    },
+}
+
+/// A part of a server's TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsPart {
+    /// The server's certificate.
+    Certificate,
+    /// The private key of the certificate.
+    Key,
+    /// The authorities of client certificates.
+    ClientCa,
+    /// The revoked client certificates.
+    ClientCrl,
+}
+
+impl fmt::Display for TlsPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TlsPart::Certificate => "the certificate",
+            TlsPart::Key => "the private key",
+            TlsPart::ClientCa => "the authorities of clients",
+            TlsPart::ClientCrl => "the revocations of clients",
+        })
+    }
 }
 
 impl fmt::Display for Error {
@@ -53,6 +84,7 @@ impl fmt::Display for Error {
                 write!(f, "export {name:?} is in use by {}", clients.join(", "))
             }
             Error::Limits { reason } => write!(f, "limits: {reason}"),
+            Error::Tls { part, reason } => write!(f, "TLS: {part}: {reason}"),
         }
     }
 }

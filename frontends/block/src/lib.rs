@@ -13,6 +13,7 @@
 //! | `connection` | what a server shares with the thread of a connection (S1, S2) |
 //! | `socket`, `spin` | listeners and sockets; a short busy wait before a sleep |
 //! | `request`, `limits`, `journal` | neutral requests and events; limits for clients; the log |
+//! | `tls`, `validity` | the certificates of a server |
 //! | `error`, `address` | the errors of this crate; the addresses of listeners |
 //!
 //! A further protocol gets its own module beside these. NBD copies bytes to a socket and needs
@@ -52,12 +53,16 @@ mod request;
 mod server;
 mod socket;
 mod spin;
+mod tls;
+mod validity;
 mod vhost;
 
 pub use address::Address;
-pub use error::Error;
+pub use error::{Error, TlsPart};
 pub use export::{Export, ExportStat, Kind};
 pub use limits::Limits;
 pub use server::{Retired, Server, Traffic};
 pub use socket::SocketPath;
+pub use tls::{Pem, Tls};
+pub use validity::Validity;
 pub use vhost::VhostSettings;

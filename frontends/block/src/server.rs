@@ -13,6 +13,7 @@ use crate::journal::Journal;
 use crate::limits::Limits;
 use crate::nbd::{self, Memory};
 use crate::socket::{Listener, Socket};
+use crate::tls::{Security, Tls};
 use crate::vhost::{self, Disk, VhostSettings};
 use octavo::Cache;
 use rustix::net::Shutdown;
@@ -61,6 +62,8 @@ struct Shared {
     loans: Arc<Loans>,
     exports: Exports,
     limits: Limits,
+    /// The TLS of the clients that connect from now on.
+    tls: Mutex<Option<Tls>>,
     journal: Journal,
     stopping: AtomicBool,
     acceptors: Mutex<Vec<Acceptor>>,
@@ -115,6 +118,7 @@ impl Server {
             loans,
             exports: Exports::default(),
             limits,
+            tls: Mutex::default(),
             journal: Journal::default(),
             stopping: AtomicBool::new(false),
             acceptors: Mutex::default(),
@@ -128,20 +132,35 @@ impl Server {
     /// some of them until then.
     ///
     /// # Errors
-    /// - [`Error::Address`]: the address is remote, and `tcp_remote` is false.
+    /// - [`Error::Address`]: the address is not loopback, and the server has no TLS.
     /// - [`Error::Listen`]: the system refused to listen.
     pub fn listen(&self, addresses: &[Address]) -> Result<(), Error> {
         let limits = &self.shared.limits;
         let mut listeners = Vec::new();
         for address in addresses {
-            if matches!(address, Address::Tcp(tcp) if !tcp.ip().is_loopback() && !limits.tcp_remote) {
-                let reason =
-                    "it is not a loopback address, and remote clients are not allowed (tcp_remote)".into();
-                return Err(Error::Address { address: address.to_string(), reason });
+            if address.is_remote() && self.shared.tls().is_none() {
+                return Err(needs_tls(address));
             }
             listeners.push(Arc::new(Listener::bind(address, limits.unix_mode)?));
         }
         listeners.into_iter().try_for_each(|listener| self.shared.serve_at(listener, Service::Nbd))
+    }
+
+    /// Sets the TLS of the NBD clients that connect from now on; see [`Tls::new`] for those that
+    /// must use it. None: the server has no TLS.
+    ///
+    /// # Errors
+    /// [`Error::Address`]: there is none, but the server listens at an address that is not
+    /// loopback.
+    pub fn set_tls(&self, tls: Option<Tls>) -> Result<(), Error> {
+        let mut current = self.shared.tls();
+        if tls.is_none()
+            && let Some(address) = self.addresses().iter().find(|address| address.is_remote())
+        {
+            return Err(needs_tls(address));
+        }
+        *current = tls;
+        Ok(())
     }
 
     /// Attaches an export by vhost-user: listens at a unix socket, through which the VMM of one
@@ -318,7 +337,25 @@ impl Drop for Server {
     }
 }
 
+/// The error of an address that clients reach from other machines.
+fn needs_tls(address: &Address) -> Error {
+    let reason = "it is not a loopback address, and NBD without TLS is neither encrypted nor authenticated";
+    Error::Address { address: address.to_string(), reason: reason.into() }
+}
+
 impl Shared {
+    fn tls(&self) -> MutexGuard<'_, Option<Tls>> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the protection of a client that connects at this address now.
+    fn security(&self, address: &Address) -> Security {
+        let tls = self.tls().clone();
+        let is_tcp = matches!(address, Address::Tcp(_));
+        let is_required = address.is_remote() || is_tcp && tls.as_ref().is_some_and(Tls::is_required);
+        Security { tls, is_required }
+    }
+
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -384,7 +421,7 @@ impl Shared {
                 return;
             }
             match accepted {
-                Ok((socket, client)) => self.welcome(socket, client, service),
+                Ok((socket, client)) => self.welcome(socket, client, service, &listener.address),
                 Err(error) => {
                     self.journal
                         .about(listener.address.to_string())
@@ -396,7 +433,7 @@ impl Shared {
     }
 
     /// Gives a client its memory and its thread, or disconnects the client.
-    fn welcome(self: &Arc<Self>, socket: Socket, client: String, service: &Service) {
+    fn welcome(self: &Arc<Self>, socket: Socket, client: String, service: &Service, address: &Address) {
         let mut connections = self.connections();
         connections.accepted += 1;
         let number = connections.accepted;
@@ -421,8 +458,10 @@ impl Shared {
                         .warn(format_args!("disconnected: the cache has no memory for its buffers"));
                 };
                 let memory = Memory { input, reserve, loans: self.loans.clone() };
+                let security = self.security(address);
                 Box::new(move |shared, connection, journal| {
-                    nbd::serve(connection, &shared.cache, memory, &shared.exports, &shared.limits, journal)
+                    let Shared { cache, exports, limits, .. } = &**shared;
+                    nbd::serve(connection, cache, memory, exports, limits, &security, journal)
                 })
             }
             Service::Vhost(disk) => {

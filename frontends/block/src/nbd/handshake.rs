@@ -1,9 +1,15 @@
 //! The handshake: from the greeting to the choice of an export.
 //!
-//! The server supports fixed newstyle only, and no TLS. `Negotiation::answer` decides on the
-//! replies and never touches the socket. `negotiate` receives the options, one at a time, and sends
-//! the replies, all within `handshake_time`.
+//! The server supports fixed newstyle only. `Negotiation::answer` decides on the replies and never
+//! touches the socket. `negotiate` receives the options, one at a time, and sends the replies, all
+//! within `handshake_time`, the handshake of TLS included.
+//!
+//! A client starts TLS by an option, STARTTLS, so what came before it may be somebody else's:
+//! everything that was negotiated is forgotten, and bytes that follow the option before its answer
+//! end the connection. Where TLS is required (FORCEDTLS in the protocol document), no other option
+//! has an effect before it; elsewhere (SELECTIVETLS) no export demands it.
 
+use super::channel::Channel;
 use super::input::Input;
 use super::wire::{self, InfoRequest, OPTION_HEADER_BYTES, info, option, option_reply};
 use super::wire::{encode_option_reply, transmission_flag as flag};
@@ -11,6 +17,7 @@ use crate::connection::{Connection, Hangup};
 use crate::export::{Exports, Served, Visit};
 use crate::limits::{Limits, NAME_MAX_BYTES};
 use crate::socket::Patience;
+use crate::tls::{Security, Tls};
 use octavo::{Interest, Queue};
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -27,27 +34,29 @@ pub struct Agreement {
     pub structured: bool,
 }
 
-/// Runs the handshake. `queue` serves only to wait for the socket.
+/// Runs the handshake.
 pub fn negotiate(
     connection: &Arc<Connection>,
-    queue: &mut Queue,
-    input: &mut Input,
+    link: &mut Link<'_, '_>,
     exports: &Exports,
     limits: &Limits,
+    security: &Security,
 ) -> Result<Agreement, Hangup> {
-    let mut link = Link { connection, queue, input, deadline: Instant::now() + limits.handshake_time };
     link.send(&wire::greeting())?;
     let no_zeroes = link.take().and_then(|flags| {
         wire::decode_client_flags(flags)
             .ok_or(Hangup::Protocol("the client set a flag that the server did not offer"))
     })?;
-    let mut negotiation = Negotiation {
+    let begin = |is_secure| Negotiation {
+        security,
+        is_secure,
         connection,
         exports,
         no_zeroes,
         structured: false,
         payload_max_bytes: limits.payload_max_bytes,
     };
+    let mut negotiation = begin(false);
     for _ in 0..limits.options_max {
         let header: [u8; OPTION_HEADER_BYTES] = link.take()?;
         let (option, len_bytes) =
@@ -64,17 +73,27 @@ pub fn negotiate(
         } else if connection.stopping() && option != option::ABORT {
             encode_option_reply(&mut reply, option, option_reply::ERR_SHUTDOWN, &[]);
             Next::Option
+        } else if negotiation.lacks_tls(option) {
+            negotiation.demand_tls(option, &mut reply)
         } else {
             negotiation.answer(option, data, &mut reply)
         };
         if data.is_some() {
             link.input.consume(len_bytes as usize);
         }
+        // Sent in plain text, perhaps by somebody else, to be taken for text of the session.
+        if matches!(next, Next::Tls(_)) && !link.input.bytes().is_empty() {
+            return Err(Hangup::Protocol("bytes in plain text follow STARTTLS"));
+        }
         link.send(&reply)?;
         match next {
             Next::Option => {}
             Next::Transmission { visit, len_bytes } => {
                 return Ok(Agreement { visit, len_bytes, structured: negotiation.structured });
+            }
+            Next::Tls(tls) => {
+                link.start_tls(&tls)?;
+                negotiation = begin(true);
             }
             Next::Hangup(hangup) => return Err(hangup),
         }
@@ -86,11 +105,15 @@ pub fn negotiate(
 enum Next {
     Option,
     Transmission { visit: Visit, len_bytes: u64 },
+    Tls(Tls),
     Hangup(Hangup),
 }
 
 /// The state of the negotiation.
 struct Negotiation<'a> {
+    security: &'a Security,
+    /// The client has started TLS.
+    is_secure: bool,
     connection: &'a Arc<Connection>,
     exports: &'a Exports,
     no_zeroes: bool,
@@ -99,6 +122,33 @@ struct Negotiation<'a> {
 }
 
 impl Negotiation<'_> {
+    /// Returns whether the client must start TLS before it sends this option.
+    fn lacks_tls(&self, option: u32) -> bool {
+        let is_allowed = matches!(option, option::STARTTLS | option::ABORT);
+        self.security.is_required && !self.is_secure && !is_allowed
+    }
+
+    fn demand_tls(&self, option: u32, reply: &mut Vec<u8>) -> Next {
+        match option {
+            option::EXPORT_NAME => {
+                Next::Hangup(Hangup::Protocol("the client does not use TLS, which is required"))
+            }
+            _ => refuse(reply, option, option_reply::ERR_TLS_REQD, "this server requires TLS"),
+        }
+    }
+
+    fn start_tls(&self, reply: &mut Vec<u8>) -> Next {
+        let option = option::STARTTLS;
+        match &self.security.tls {
+            _ if self.is_secure => refuse(reply, option, option_reply::ERR_INVALID, "TLS is in use already"),
+            None => refuse(reply, option, option_reply::ERR_UNSUP, "this server has no TLS"),
+            Some(tls) => {
+                acknowledge(reply, option);
+                Next::Tls(tls.clone())
+            }
+        }
+    }
+
     /// Appends the replies to one option. `data` is None if the data were longer than the input.
     fn answer(&mut self, option: u32, data: Option<&[u8]>, reply: &mut Vec<u8>) -> Next {
         let Some(data) = data else {
@@ -130,7 +180,7 @@ impl Negotiation<'_> {
                 self.structured = true;
                 acknowledge(reply, option)
             }
-            option::STARTTLS => refuse(reply, option, option_reply::ERR_UNSUP, "this server has no TLS"),
+            option::STARTTLS => self.start_tls(reply),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
                 refuse(reply, option, option_reply::ERR_UNSUP, "this server has no metadata contexts")
             }
@@ -221,19 +271,38 @@ fn refuse(reply: &mut Vec<u8>, option: u32, error: u32, message: &str) -> Next {
     Next::Option
 }
 
-/// The socket of a handshake, with its deadline.
-struct Link<'a> {
-    connection: &'a Connection,
+/// The channel of a handshake, with its deadline.
+pub struct Link<'a, 's> {
+    pub channel: Channel<'s>,
+    /// Serves only to wait for the socket.
     queue: &'a mut Queue,
     input: &'a mut Input,
     deadline: Instant,
 }
 
-impl Link<'_> {
+impl<'a, 's> Link<'a, 's> {
+    pub fn new(
+        channel: Channel<'s>,
+        queue: &'a mut Queue,
+        input: &'a mut Input,
+        limits: &Limits,
+    ) -> Link<'a, 's> {
+        Link { channel, queue, input, deadline: Instant::now() + limits.handshake_time }
+    }
+
+    /// Runs the handshake of TLS.
+    fn start_tls(&mut self, tls: &Tls) -> Result<(), Hangup> {
+        self.channel.start_tls(tls)?;
+        while let Some(interest) = self.channel.shake_hands()? {
+            self.wait(interest)?;
+        }
+        Ok(())
+    }
+
     /// Waits until `count` bytes of input are available.
     fn need(&mut self, count: usize) -> Result<(), Hangup> {
         while self.input.bytes().len() < count {
-            match self.input.read(&self.connection.socket, &mut [], Patience::None) {
+            match self.input.read(&mut self.channel, &mut [], Patience::None) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait(Interest { readable: true, writable: false })?;
                 }
@@ -267,7 +336,7 @@ impl Link<'_> {
 
     fn send(&mut self, mut bytes: &[u8]) -> Result<(), Hangup> {
         while !bytes.is_empty() {
-            match self.connection.socket.write(&[IoSlice::new(bytes)]) {
+            match self.channel.write(&[IoSlice::new(bytes)]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait(Interest { readable: false, writable: true })?;
                 }
@@ -286,7 +355,7 @@ impl Link<'_> {
         }
         // Rounded up, because poll counts in milliseconds and a timeout of 0 would spin.
         let timeout = left + Duration::from_millis(1);
-        self.queue.wait_or(self.connection.socket.as_fd(), interest, Some(timeout), drop);
+        self.queue.wait_or(self.channel.as_fd(), interest, Some(timeout), drop);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! [`Input`]: received bytes that are not yet parsed.
 
-use crate::socket::{Patience, Socket};
+use super::channel::{Channel, Taken};
+use crate::socket::Patience;
 use octavo::Buffer;
 use std::io::{self, IoSliceMut};
 
@@ -15,7 +16,7 @@ pub struct Input {
 pub struct Received {
     /// The number of bytes that went to `ahead`.
     pub ahead_bytes: usize,
-    /// The socket had no more bytes: it filled less memory than offered.
+    /// The socket had no more bytes.
     pub drained: bool,
 }
 
@@ -50,12 +51,17 @@ impl Input {
         Some(taken)
     }
 
-    /// Reads from the socket, first into `ahead` and then behind `bytes`. `ahead` takes the bytes
+    /// Reads from the channel, first into `ahead` and then behind `bytes`. `ahead` takes the bytes
     /// of the stream that follow `bytes`, so it is empty unless `bytes` is.
     ///
     /// # Errors
-    /// `UnexpectedEof` at the end of the stream, `WouldBlock` by `patience`, or any of the socket.
-    pub fn read(&mut self, socket: &Socket, ahead: &mut [u8], patience: Patience) -> io::Result<Received> {
+    /// `UnexpectedEof` at the end of the stream, `WouldBlock` by `patience`, or any of the channel.
+    pub fn read(
+        &mut self,
+        channel: &mut Channel<'_>,
+        ahead: &mut [u8],
+        patience: Patience,
+    ) -> io::Result<Received> {
         assert!(ahead.is_empty() || self.start == self.end, "unparsed bytes precede those of `ahead`");
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -63,12 +69,13 @@ impl Input {
         assert!(offered_bytes > 0, "a read of no bytes would look like the end of the stream");
         let ahead_max = ahead.len();
         let mut slices = [IoSliceMut::new(ahead), IoSliceMut::new(&mut self.buffer[self.end..])];
-        let count = socket.read(&mut slices[usize::from(ahead_max == 0)..], patience)?;
+        let Taken { bytes: count, drained } =
+            channel.read(&mut slices[usize::from(ahead_max == 0)..], patience)?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let ahead_bytes = count.min(ahead_max);
         self.end += count - ahead_bytes;
-        Ok(Received { ahead_bytes, drained: count < offered_bytes })
+        Ok(Received { ahead_bytes, drained })
     }
 }

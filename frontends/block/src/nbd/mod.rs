@@ -2,8 +2,10 @@
 //!
 //! The reference is the protocol document (doc/proto.md of NetworkBlockDevice/nbd). `wire` encodes
 //! and decodes messages, `handshake` negotiates an export, `transmission` serves it, `outgoing`
-//! sends the replies, `input` holds received bytes. Not here: listeners and threads (`server.rs`).
+//! sends the replies, `input` holds received bytes, and `channel` encrypts and decrypts all bytes
+//! of a client that uses TLS. Not here: listeners and threads (`server.rs`).
 
+mod channel;
 mod handshake;
 mod input;
 mod outgoing;
@@ -16,6 +18,8 @@ use crate::executor::{BATCH_READ_BYTES, Executor, REQUEST_STATE_BYTES};
 use crate::export::Exports;
 use crate::journal::Journal;
 use crate::limits::Limits;
+use crate::tls::Security;
+use channel::Channel;
 use input::Input;
 use octavo::{Buffer, Cache};
 use outgoing::MESSAGE_BYTES;
@@ -42,6 +46,7 @@ pub(crate) fn serve(
     memory: Memory,
     exports: &Exports,
     limits: &Limits,
+    security: &Security,
     journal: &Journal,
 ) -> Hangup {
     let mut queue = match cache.queue() {
@@ -49,10 +54,12 @@ pub(crate) fn serve(
         Err(error) => return Hangup::Engine(error),
     };
     let mut input = Input::new(memory.input);
-    let agreement = match handshake::negotiate(connection, &mut queue, &mut input, exports, limits) {
+    let mut link = handshake::Link::new(Channel::Plain(&connection.socket), &mut queue, &mut input, limits);
+    let agreement = match handshake::negotiate(connection, &mut link, exports, limits, security) {
         Ok(agreement) => agreement,
         Err(hangup) => return hangup,
     };
+    let channel = link.channel;
     let export = &agreement.visit.served.export;
     let journal = journal.about(format!("{}: export {:?}", journal.who(), export.name));
     let buffers = Buffers::new(
@@ -64,5 +71,5 @@ pub(crate) fn serve(
         BATCH_READ_BYTES,
     );
     let executor = Executor::new(queue, export.object.clone(), buffers, journal);
-    transmission::Transmission::new(connection, limits, agreement, input, executor).run()
+    transmission::Transmission::new(connection, channel, limits, agreement, input, executor).run()
 }

@@ -7,10 +7,10 @@
 //! padded with zeros and an error chunk follows. A simple reply has no place for an error, and the
 //! protocol asks the server to hang up.
 
+use super::channel::Channel;
 use super::wire::{Errno, Reply, ReplyBytes};
 use crate::export::{Counts, Kind};
 use crate::request::{Cause, Event, Failure, Request, RequestId, Verb};
-use crate::socket::Socket;
 use octavo::Buffer;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -195,10 +195,10 @@ impl Outgoing {
 
     /// Sends as many bytes as the socket takes, and passes sent buffers to `give_back`. Returns
     /// whether the socket took any.
-    pub fn send(&mut self, socket: &Socket, mut give_back: impl FnMut(Buffer)) -> io::Result<bool> {
+    pub fn send(&mut self, channel: &mut Channel<'_>, mut give_back: impl FnMut(Buffer)) -> io::Result<bool> {
         let mut any = false;
         while !self.blocked && !self.messages.is_empty() {
-            match self.write(socket) {
+            match self.write(channel) {
                 Ok(count) => self.advance(count, &mut give_back),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.blocked = true;
@@ -211,7 +211,7 @@ impl Outgoing {
         Ok(any)
     }
 
-    fn write(&self, socket: &Socket) -> io::Result<usize> {
+    fn write(&self, channel: &mut Channel<'_>) -> io::Result<usize> {
         let count = self.messages.len().min(GATHER_MAX);
         let heads: [ReplyBytes; GATHER_MAX] =
             std::array::from_fn(|i| self.messages.get(i).map_or(Reply::Continuation, |m| m.reply).encode());
@@ -227,7 +227,7 @@ impl Outgoing {
         }
         let mut unsent = &mut slices[..used];
         IoSlice::advance_slices(&mut unsent, self.sent_bytes);
-        socket.write(unsent)
+        channel.write(unsent)
     }
 
     fn advance(&mut self, mut count: usize, give_back: &mut impl FnMut(Buffer)) {

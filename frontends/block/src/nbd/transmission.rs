@@ -19,6 +19,7 @@
 //! client sends one request at a time (`spin.rs`). After a silence it frees the memory that it
 //! keeps for the next requests, and polls. All other waits are polls too.
 
+use super::channel::Channel;
 use super::handshake::Agreement;
 use super::input::Input;
 use super::outgoing::{Outgoing, errno, kind};
@@ -66,6 +67,7 @@ impl Filling {
 /// A connection in transmission; see the module.
 pub struct Transmission<'a> {
     connection: &'a Connection,
+    channel: Channel<'a>,
     limits: &'a Limits,
     read_only: bool,
     input: Input,
@@ -93,6 +95,7 @@ pub struct Transmission<'a> {
 impl<'a> Transmission<'a> {
     pub fn new(
         connection: &'a Connection,
+        channel: Channel<'a>,
         limits: &'a Limits,
         agreement: Agreement,
         input: Input,
@@ -107,7 +110,8 @@ impl<'a> Transmission<'a> {
             input,
             incoming: Incoming::Header,
             executor,
-            readable: false,
+            readable: channel.may_hold_bytes(),
+            channel,
             silent: false,
             arrived: 0,
             lone: 0,
@@ -149,7 +153,7 @@ impl<'a> Transmission<'a> {
         if outgoing.cut {
             return Err(Hangup::Store);
         }
-        any |= outgoing.send(&self.connection.socket, |buffer| self.executor.give_back(buffer))?;
+        any |= outgoing.send(&mut self.channel, |buffer| self.executor.give_back(buffer))?;
         if self.readable && self.wants_input() {
             any |= self.receive(Patience::None)?;
         }
@@ -166,7 +170,7 @@ impl<'a> Transmission<'a> {
         let timeout =
             self.goodbye.filter(|_| interest.writable).map(|until| until.saturating_duration_since(now));
         let outgoing = &mut self.outgoing;
-        let fd = self.connection.socket.as_fd();
+        let fd = self.channel.as_fd();
         let ready = self.executor.wait(fd, interest, timeout, &mut |event| outgoing.event(event));
         self.readable |= ready.readable;
         // A socket that is reported as readable although the wait did not ask for that has hung up.
@@ -218,11 +222,11 @@ impl<'a> Transmission<'a> {
     fn receive(&mut self, patience: Patience) -> Result<bool, Hangup> {
         let received = match &mut self.incoming {
             Incoming::Payload { buffer: Some(filling), .. } => {
-                let received = self.input.read(&self.connection.socket, filling.space(), patience);
+                let received = self.input.read(&mut self.channel, filling.space(), patience);
                 filling.filled_bytes += received.as_ref().map_or(0, |received| received.ahead_bytes);
                 received
             }
-            _ => self.input.read(&self.connection.socket, &mut [], patience),
+            _ => self.input.read(&mut self.channel, &mut [], patience),
         };
         match received {
             Ok(received) => {

@@ -2,11 +2,13 @@
 //! and not from the server, so that it finds a wrong constant there.
 
 use crate::rig::PATIENCE;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 
 pub const FUA: u16 = 1;
 pub const NO_HOLE: u16 = 2;
@@ -33,7 +35,50 @@ pub const UNKNOWN: u32 = 0x8000_0006;
 pub const TOO_BIG: u32 = 0x8000_0009;
 
 /// A connection by a unix socket or by TCP: every call here works on the descriptor of either.
-pub struct Client(UnixStream);
+pub struct Client {
+    wire: Wire,
+    /// The greeting was exchanged before TLS began.
+    is_greeted: bool,
+}
+
+enum Wire {
+    Plain(UnixStream),
+    Tls(Box<StreamOwned<ClientConnection, UnixStream>>),
+}
+
+impl Read for Wire {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.read(bytes),
+            Wire::Tls(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.write(bytes),
+            Wire::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.flush(),
+            Wire::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+impl Wire {
+    fn socket(&self) -> &UnixStream {
+        match self {
+            Wire::Plain(stream) => stream,
+            Wire::Tls(stream) => &stream.sock,
+        }
+    }
+}
 
 /// A simple reply without its data, or a chunk of a structured one.
 pub enum Reply {
@@ -107,15 +152,34 @@ impl Client {
     fn over(stream: UnixStream) -> Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Client(stream)
+        Client { wire: Wire::Plain(stream), is_greeted: false }
+    }
+
+    /// Greets, asks for TLS, and runs its handshake.
+    pub fn start_tls(mut self, config: &Arc<ClientConfig>) -> io::Result<Client> {
+        self.greet(3);
+        self.expect_option_reply(5, b"", ACK);
+        self.handshake(config)
+    }
+
+    /// Runs the handshake of TLS, to which the server has agreed.
+    pub fn handshake(self, config: &Arc<ClientConfig>) -> io::Result<Client> {
+        let Wire::Plain(mut stream) = self.wire else { unreachable!() };
+        let name = "localhost".try_into().unwrap();
+        let mut tls = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut stream)?;
+        }
+        Ok(Client { wire: Wire::Tls(Box::new(StreamOwned::new(tls, stream))), is_greeted: true })
     }
 
     pub fn try_clone(&self) -> Client {
-        Client(self.0.try_clone().unwrap())
+        Client { wire: Wire::Plain(self.wire.socket().try_clone().unwrap()), is_greeted: false }
     }
 
     pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all(bytes)
+        self.wire.write_all(bytes)?;
+        self.wire.flush()
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -123,7 +187,7 @@ impl Client {
     }
 
     pub fn close_sending_side(&self) {
-        self.0.shutdown(Shutdown::Write).unwrap();
+        self.wire.socket().shutdown(Shutdown::Write).unwrap();
     }
 
     pub fn receive(&mut self, len: usize) -> Vec<u8> {
@@ -132,7 +196,7 @@ impl Client {
 
     pub fn try_receive(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
-        self.0.read_exact(&mut bytes).map(|()| bytes)
+        self.wire.read_exact(&mut bytes).map(|()| bytes)
     }
 
     fn array<const N: usize>(&mut self) -> [u8; N] {
@@ -155,7 +219,7 @@ impl Client {
     /// hangs up.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        match self.0.read_to_end(&mut bytes) {
+        match self.wire.read_to_end(&mut bytes) {
             Err(error) if error.kind() != io::ErrorKind::ConnectionReset => panic!("no end: {error}"),
             _ => bytes,
         }
@@ -194,7 +258,14 @@ impl Client {
 
     /// Runs the handshake up to transmission. Returns the export's length and flags.
     pub fn enter(&mut self, export: &str, structured: bool) -> (u64, u16) {
-        self.greet(3);
+        if !self.is_greeted {
+            self.greet(3);
+        }
+        self.enter_greeted(export, structured)
+    }
+
+    /// Runs the handshake after the greeting, or after that of TLS.
+    pub fn enter_greeted(&mut self, export: &str, structured: bool) -> (u64, u16) {
         if structured {
             self.expect_option_reply(8, b"", ACK);
         }

@@ -1,5 +1,6 @@
 //! The NBD server as its clients see it.
 
+mod certificates;
 mod client;
 mod crash;
 mod exports;
@@ -9,5 +10,6 @@ mod mutation;
 mod random;
 mod rig;
 mod server;
+mod tls;
 mod tools;
 mod transmission;

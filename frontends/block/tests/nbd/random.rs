@@ -3,6 +3,7 @@
 //! Two requests in flight never overlap if one of them writes, because the protocol promises no
 //! order then. So every byte that a client reads has exactly one correct value.
 
+use crate::certificates::{Authority, Use};
 use crate::client::*;
 use crate::rig::{Plan, Rig};
 use octavo_block::Limits;
@@ -62,13 +63,20 @@ impl Peer {
     }
 }
 
-fn run(seed: u64, limits: Limits, operations: u64) {
+fn run(seed: u64, limits: Limits, operations: u64, authority: Option<&Authority>) {
     let mut random = Random::new(seed);
-    let rig = Rig::new(Plan { lens: vec![LEN], limits, ..Plan::default() });
+    let tls = authority.map(|authority| authority.tls(true));
+    let settings = authority.map(|authority| authority.client(Some(&authority.sign(Use::Client))));
+    let rig = Rig::new(Plan { lens: vec![LEN], limits, tls, ..Plan::default() });
     let mut twin = rig.image(0);
     let mut peers: Vec<Peer> = (0..4)
         .map(|i| Peer {
-            client: if i == 0 { rig.tcp_client() } else { rig.client() },
+            client: match (i, &settings) {
+                (0, None) => rig.tcp_client(),
+                (0 | 1, Some(settings)) => rig.tcp_client().start_tls(settings).unwrap(),
+                (2, Some(settings)) => rig.client().start_tls(settings).unwrap(),
+                _ => rig.client(),
+            },
             structured: i % 2 == 0,
             flights: HashMap::new(),
         })
@@ -145,9 +153,19 @@ fn run(seed: u64, limits: Limits, operations: u64) {
 #[test]
 fn random_operations_agree_with_a_vector() {
     let seed = seed("random_operations_agree_with_a_vector");
-    run(seed, Limits::default(), 3000);
+    run(seed, Limits::default(), 3000, None);
     let small = Limits { piece_max_bytes: 8192, borrowed_max_bytes: 16384, ..Limits::default() };
-    run(seed + 1, small, 3000);
+    run(seed + 1, small, 3000, None);
     let short = Limits { borrowed_max_bytes: 0, reserve_bytes: 4096, requests_max: 8, ..Limits::default() };
-    run(seed + 2, short, 3000);
+    run(seed + 2, short, 3000, None);
+}
+
+/// Three clients use TLS, over TCP and a unix socket, beside one that does not.
+#[test]
+fn random_operations_over_tls_agree_with_a_vector() {
+    let seed = seed("random_operations_over_tls_agree_with_a_vector");
+    let authority = Authority::new("random");
+    run(seed, Limits::default(), 3000, Some(&authority));
+    let short = Limits { borrowed_max_bytes: 0, reserve_bytes: 4096, requests_max: 8, ..Limits::default() };
+    run(seed + 1, short, 3000, Some(&authority));
 }

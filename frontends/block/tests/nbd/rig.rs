@@ -2,7 +2,8 @@
 
 use crate::client::Client;
 use octavo::{Cache, CacheConfig, CacheMode, Object, PartitionConfig, Queue, disk};
-use octavo_block::{Address, Export, Limits, Server, Traffic};
+use octavo_block::{Address, Export, Limits, Server, Tls, Traffic};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -45,6 +46,7 @@ pub struct Plan {
     pub cache: CacheConfig,
     pub cache_mode: CacheMode,
     pub limits: Limits,
+    pub tls: Option<Tls>,
 }
 
 impl Default for Plan {
@@ -54,6 +56,7 @@ impl Default for Plan {
             cache: CacheConfig::default(),
             cache_mode: CacheMode::default(),
             limits: Limits::default(),
+            tls: None,
         }
     }
 }
@@ -87,6 +90,7 @@ impl Rig {
         let socket = directory.0.join("socket");
         let listen = [Address::Unix(socket.clone()), "tcp:127.0.0.1:0".parse().unwrap()];
         let server = Server::start(cache.clone(), exports, &listen, plan.limits).unwrap();
+        server.set_tls(plan.tls).unwrap();
         // A thread's first blocking call allocates memory that the thread keeps, and `image` makes
         // such calls.
         objects[0].sync().unwrap();
@@ -107,8 +111,12 @@ impl Rig {
     }
 
     pub fn tcp_client(&self) -> Client {
+        Client::tcp(self.tcp_address())
+    }
+
+    pub fn tcp_address(&self) -> SocketAddr {
         match &self.server().addresses()[1] {
-            Address::Tcp(address) => Client::tcp(*address),
+            Address::Tcp(address) => *address,
             Address::Unix(_) => unreachable!(),
         }
     }

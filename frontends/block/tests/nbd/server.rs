@@ -50,8 +50,6 @@ fn exports_addresses_and_limits_that_cannot_work_are_refused_with_the_reason() {
         let error = start(&rig, &names, listen, limits).err().expect(reason).to_string();
         assert!(error.contains(reason), "{error}");
     }
-    let remote = Limits { tcp_remote: true, ..Limits::default() };
-    start(&rig, &["a"], "tcp:0.0.0.0:0", remote).unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use octavo_block::Address;
 use std::process::{Command, Output};
 
 /// Runs a tool. Returns None if it is not installed.
-fn run(tool: &str, args: &[&str]) -> Option<Output> {
+pub fn run(tool: &str, args: &[&str]) -> Option<Output> {
     match Command::new(tool).args(args).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             println!("skipped: {tool} is not installed");

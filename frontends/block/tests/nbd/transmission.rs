@@ -59,7 +59,7 @@ fn a_long_write_with_fua_makes_its_own_bytes_durable_and_no_others() {
     let cache = CacheConfig { background: false, ..CacheConfig::default() };
     for limits in memories() {
         let (lens, cache, cache_mode) = (vec![4 * MIB], cache.clone(), CacheMode::Writeback);
-        let rig = Rig::new(Plan { lens, cache, cache_mode, limits });
+        let rig = Rig::new(Plan { lens, cache, cache_mode, limits, ..Plan::default() });
         let mut client = rig.attached("disk0", true);
         assert_eq!(client.put(0, 1, 3 * MIB, &vec![1; 64 << 10]), 0);
         assert_eq!(client.put(FUA, 2, 5000, &vec![2; 1 << 20]), 0);
