@@ -2,6 +2,8 @@
 //! cause any number of errors, but all clients together cause only [`LINES_MAX`] warnings per
 //! [`WINDOW`].
 
+use log::Level;
+use log::kv::{self, Key, Source, Value, VisitSource};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,16 +21,35 @@ struct Window {
 }
 
 /// Writes warnings about one client. All journals of a server share one rate.
-#[derive(Clone)]
+///
+/// A line names the protocol and the client. It also has them as fields, for a log of JSON objects:
+/// `protocol`, and `export` and `queue` where they are known.
+#[derive(Clone, Default)]
 pub struct Journal {
-    protocol: &'static str,
     who: String,
+    fields: Fields,
     window: Arc<Mutex<Window>>,
 }
 
-impl Default for Journal {
-    fn default() -> Journal {
-        Journal { protocol: "nbd", who: String::new(), window: Arc::default() }
+#[derive(Clone, Default)]
+struct Fields {
+    protocol: Option<&'static str>,
+    export: Option<String>,
+    queue: Option<u64>,
+}
+
+impl Source for Fields {
+    fn visit<'kvs>(&'kvs self, visitor: &mut dyn VisitSource<'kvs>) -> Result<(), kv::Error> {
+        if let Some(protocol) = self.protocol {
+            visitor.visit_pair(Key::from_str("protocol"), Value::from(protocol))?;
+        }
+        if let Some(export) = &self.export {
+            visitor.visit_pair(Key::from_str("export"), Value::from(&**export))?;
+        }
+        if let Some(queue) = self.queue {
+            visitor.visit_pair(Key::from_str("queue"), Value::from(queue))?;
+        }
+        Ok(())
     }
 }
 
@@ -38,9 +59,20 @@ impl Journal {
         Journal { who, ..self.clone() }
     }
 
-    /// Returns this journal for clients of another protocol.
+    /// Returns this journal for clients of a protocol.
     pub fn of(&self, protocol: &'static str) -> Journal {
-        Journal { protocol, ..self.clone() }
+        Journal { fields: Fields { protocol: Some(protocol), ..self.fields.clone() }, ..self.clone() }
+    }
+
+    /// Returns this journal for a client of an export. The client's name is to say so, too.
+    pub fn of_export(&self, name: &str) -> Journal {
+        Journal { fields: Fields { export: Some(name.to_owned()), ..self.fields.clone() }, ..self.clone() }
+    }
+
+    /// Returns this journal for a queue of the client.
+    pub fn of_queue(&self, index: usize) -> Journal {
+        let fields = Fields { queue: Some(index as u64), ..self.fields.clone() };
+        Journal { who: format!("{}: queue {index}", self.who), fields, ..self.clone() }
     }
 
     /// Returns the client's name in the log.
@@ -52,17 +84,38 @@ impl Journal {
     pub fn warn(&self, what: fmt::Arguments<'_>) {
         if let Some(dropped) = self.admit(Instant::now()) {
             if dropped > 0 {
-                log::warn!("{}: {dropped} warnings were suppressed", self.protocol);
+                log::warn!("{dropped} warnings about clients were suppressed");
             }
-            log::warn!("{}: {}: {what}", self.protocol, self.who);
+            self.write(Level::Warn, what);
         }
     }
 
     /// Writes a line that is no warning, at the same rate.
     pub fn note(&self, what: fmt::Arguments<'_>) {
         if self.admit(Instant::now()).is_some() {
-            log::info!("{}: {}: {what}", self.protocol, self.who);
+            self.write(Level::Info, what);
         }
+    }
+
+    /// Writes a detail, at any rate: only a log of details has it.
+    pub fn debug(&self, what: fmt::Arguments<'_>) {
+        self.write(Level::Debug, what);
+    }
+
+    fn write(&self, level: Level, what: fmt::Arguments<'_>) {
+        if level > log::max_level() {
+            return;
+        }
+        let protocol = self.fields.protocol.map(|protocol| format!("{protocol}: ")).unwrap_or_default();
+        log::logger().log(
+            &log::Record::builder()
+                .level(level)
+                .target(module_path!())
+                .module_path_static(Some(module_path!()))
+                .key_values(&self.fields)
+                .args(format_args!("{protocol}{}: {what}", self.who))
+                .build(),
+        );
     }
 
     /// Returns the number of lines suppressed before this one, or None if this line is suppressed

@@ -57,6 +57,16 @@ enum Service {
     Vhost(Arc<Disk>),
 }
 
+impl Service {
+    /// The protocol's name in the log.
+    fn protocol(&self) -> &'static str {
+        match self {
+            Service::Nbd => "nbd",
+            Service::Vhost(_) => "vhost-user",
+        }
+    }
+}
+
 struct Shared {
     cache: Cache,
     loans: Arc<Loans>,
@@ -107,7 +117,7 @@ impl Server {
         let room = limits.room(&cache).max(1);
         if limits.connections_max > room {
             log::info!(
-                "nbd: the cache has memory for {room} clients at a time, not for connections_max = {}",
+                "the cache has memory for {room} clients at a time, not for connections_max = {}",
                 limits.connections_max
             );
             limits.connections_max = room;
@@ -269,7 +279,7 @@ impl Server {
         match self.shared.wait_until_empty(LAST_GRACE) {
             0 => {}
             left => log::warn!(
-                "nbd: {left} connections still wait for I/O of their store; each ends when its I/O completes"
+                "{left} connections still wait for I/O of their store; each ends when its I/O completes"
             ),
         }
     }
@@ -425,6 +435,7 @@ impl Shared {
                 Err(error) => {
                     self.journal
                         .about(listener.address.to_string())
+                        .of(service.protocol())
                         .warn(format_args!("cannot accept a client: {error}; trying again in 100 ms"));
                     thread::sleep(ACCEPT_REST);
                 }
@@ -437,11 +448,17 @@ impl Shared {
         let mut connections = self.connections();
         connections.accepted += 1;
         let number = connections.accepted;
-        let (protocol, who) = match service {
-            Service::Nbd => ("nbd", format!("client {number} at {client}")),
-            Service::Vhost(disk) => ("vhost-user", format!("export {:?}: {client}", disk.served.export.name)),
+        let protocol = service.protocol();
+        let mut journal = self.journal.of(protocol);
+        let who = match service {
+            Service::Nbd => format!("client {number} at {client}"),
+            Service::Vhost(disk) => {
+                let name = &disk.served.export.name;
+                journal = journal.of_export(name);
+                format!("export {name:?}: {client}")
+            }
         };
-        let journal = self.journal.about(who.clone()).of(protocol);
+        let journal = journal.about(who.clone());
         if connections.live.len() >= self.limits.connections_max {
             return journal.warn(format_args!(
                 "disconnected: {} clients are connected, the most that connections_max or memory allows",
@@ -479,10 +496,10 @@ impl Shared {
             .spawn({
                 let journal = journal.clone();
                 move || {
-                    log::debug!("{protocol}: {}: connected", journal.who());
+                    journal.debug(format_args!("connected"));
                     let end = serve(&presence.shared, &connection, &journal);
                     match end.is_ordinary() {
-                        true => log::debug!("{protocol}: {}: {end}", journal.who()),
+                        true => journal.debug(format_args!("{end}")),
                         false => journal.warn(format_args!("{end}")),
                     }
                     drop(connection);

@@ -11,6 +11,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
+use log::kv::{self, Key, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -91,7 +92,8 @@ impl Settings {
     }
 
     /// A record as a line, with its newline.
-    fn line(&self, now: SystemTime, level: Level, target: &str, message: &str, label: &str) -> String {
+    fn line(&self, now: SystemTime, record: &Record<'_>, label: &str) -> String {
+        let (level, target, message) = (record.level(), record.target(), record.args().to_string());
         let mut line = String::new();
         if self.journal {
             line += match level {
@@ -108,7 +110,7 @@ impl Settings {
                     line.push(' ');
                 }
                 line += label;
-                escape(&mut line, message);
+                escape(&mut line, &message);
             }
             Format::Json => {
                 let level = level.as_str().to_ascii_lowercase();
@@ -117,17 +119,31 @@ impl Settings {
                 // Writing to a string does not fail.
                 let _ = write!(
                     line,
-                    "{{\"time\":{},\"level\":{},\"target\":{},\"thread\":{},\"message\":{}}}",
+                    "{{\"time\":{},\"level\":{},\"target\":{},\"thread\":{},\"message\":{}",
                     text(&timestamp(now)),
                     text(&level),
                     text(target),
                     text(thread.name().unwrap_or_default()),
-                    text(message)
+                    text(&message)
                 );
+                let _ = record.key_values().visit(&mut Fields(&mut line));
+                line.push('}');
             }
         }
         line.push('\n');
         line
+    }
+}
+
+/// Appends the fields of a record to a JSON object.
+struct Fields<'l>(&'l mut String);
+
+impl<'kvs> VisitSource<'kvs> for Fields<'_> {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: kv::Value<'kvs>) -> Result<(), kv::Error> {
+        let number = value.to_u64().map(Value::from);
+        let value = number.unwrap_or_else(|| Value::from(value.to_string()));
+        let _ = write!(self.0, ",{}:{value}", Value::from(key.as_str()));
+        Ok(())
     }
 }
 
@@ -162,7 +178,9 @@ pub fn failure(error: &Error) {
         _ => LOGGER.settings(),
     };
     for line in error.lines() {
-        LOGGER.write(&settings.line(SystemTime::now(), Level::Error, module_path!(), &line, ""));
+        let args = format_args!("{line}");
+        let record = Record::builder().level(Level::Error).target(module_path!()).args(args).build();
+        LOGGER.write(&settings.line(SystemTime::now(), &record, ""));
     }
 }
 
@@ -194,9 +212,7 @@ impl Log for Logger {
             Level::Debug => "octavo: debug: ",
             Level::Trace => "octavo: trace: ",
         };
-        let message = record.args().to_string();
-        let settings = self.settings();
-        self.write(&settings.line(SystemTime::now(), record.level(), record.target(), &message, label));
+        self.write(&self.settings().line(SystemTime::now(), record, label));
     }
 
     fn flush(&self) {}
@@ -230,7 +246,9 @@ mod tests {
     }
 
     fn line(settings: Settings, level: Level, message: &str) -> String {
-        settings.line(now(), level, "octavo::serve", message, "octavo: ")
+        let args = format_args!("{message}");
+        let record = Record::builder().level(level).target("octavo::serve").args(args).build();
+        settings.line(now(), &record, "octavo: ")
     }
 
     #[test]
@@ -273,6 +291,19 @@ mod tests {
             "thread": std::thread::current().name(), "message": message,
         });
         assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn the_fields_of_a_record_are_keys_of_its_json_object() {
+        let wishes = Wishes { format: Some(Format::Json), ..Wishes::default() };
+        let json = Settings::new(0, false, false).of_server(&wishes, &Wishes::default());
+        let fields: &[(&str, kv::Value<'_>)] =
+            &[("export", kv::Value::from("a\"\n")), ("queue", kv::Value::from(3_u64))];
+        let record = Record::builder().level(Level::Warn).key_values(&fields).build();
+        let object: Value = serde_json::from_str(&json.line(now(), &record, "")).unwrap();
+        assert_eq!((&object["export"], &object["queue"]), (&"a\"\n".into(), &3.into()), "{object}");
+        let plain = Settings { format: Format::Plain, ..json };
+        assert!(!plain.line(now(), &record, "").contains("export"));
     }
 
     #[test]

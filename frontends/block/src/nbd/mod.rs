@@ -61,7 +61,8 @@ pub(crate) fn serve(
     };
     let channel = link.channel;
     let export = &agreement.visit.served.export;
-    let journal = journal.about(format!("{}: export {:?}", journal.who(), export.name));
+    let who = format!("{}: export {:?}", journal.who(), export.name);
+    let journal = journal.about(who).of_export(&export.name);
     let buffers = Buffers::new(
         cache.clone(),
         memory.loans,

@@ -186,7 +186,7 @@ impl Device {
             serial: serial(disk.settings.serial.as_deref().unwrap_or(name)),
             poll: disk.settings.poll,
             err: clone(&ring.err)?,
-            journal: self.journal.about(format!("{}: queue {index}", self.journal.who())),
+            journal: self.journal.of_queue(index),
         };
         self.rings[index].worker = Some(Worker::start(start)?);
         Ok(())

@@ -2,6 +2,7 @@
 
 mod driver;
 mod hostile;
+mod journal;
 mod kill;
 mod random;
 mod requests;

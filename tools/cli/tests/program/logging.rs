@@ -127,3 +127,15 @@ fn lines_of_many_threads_do_not_mix() {
     // The fixture that waits for the sockets is a client, too.
     wait_until(|| server.log(), || connected(&server.log()) >= 200);
 }
+
+#[test]
+fn a_json_line_about_a_client_names_its_protocol() {
+    let (_directory, server) = served(JSON, "");
+    Client::connect(&server.nbd, "disk").unwrap();
+    server.wait_for_log("the client left");
+    let log = server.log();
+    let objects = objects(&log[..log.rfind('\n').map_or(0, |end| end + 1)]);
+    let left = objects.iter().find(|object| object["message"].as_str().unwrap().ends_with("the client left"));
+    assert_eq!(left.unwrap()["protocol"], "nbd", "{log}");
+    assert!(objects[0]["protocol"].is_null(), "{log}");
+}
