@@ -19,6 +19,7 @@
 
 use crate::buffers::Buffers;
 use crate::journal::Journal;
+use crate::latency::Timing;
 use crate::request::{Cause, Event, Failure, Request, RequestId, Verb};
 use octavo::{Buffer, Completion, Interest, Object, Op, Queue};
 use std::collections::VecDeque;
@@ -36,6 +37,7 @@ pub(crate) const BATCH_READ_BYTES: usize = 256 << 10;
 /// A request between its start and its last event.
 struct Running {
     request: Request,
+    timing: Timing,
     /// The bytes of a read that have a buffer, or of a write that have arrived.
     issued_bytes: u32,
     /// The bytes that the engine has read.
@@ -128,15 +130,15 @@ impl Executor {
         self.requests.buffers.release();
     }
 
-    /// Starts a request other than a write. The caller has checked it, and bounds the number of
-    /// requests in flight.
-    pub fn start(&mut self, request: Request) {
+    /// Starts a request other than a write, which the protocol has just taken. The caller has
+    /// checked it, and bounds the number of requests in flight.
+    pub fn start(&mut self, request: Request, timing: Timing) {
         let Request { offset_bytes: offset, durable, .. } = request;
         let len = u64::from(request.len_bytes);
         let op = match request.verb {
             Verb::Write => unreachable!("a write starts with its first bytes: start_write"),
             Verb::Read { .. } => {
-                let id = self.requests.open(request);
+                let id = self.requests.open(request, timing);
                 return self.requests.lacking.push_back(id);
             }
             Verb::Flush => Op::Sync,
@@ -145,7 +147,7 @@ impl Executor {
             Verb::Zero { hole: false } => Op::Zero { offset, len, durable },
             Verb::Prefetch => Op::Advise { offset, len, advice: octavo::Advice::WillNeed },
         };
-        let id = self.requests.open(request);
+        let id = self.requests.open(request, timing);
         self.requests.issue(id, 0, op);
         self.requests.get(id).issued = true;
         self.submit_full_batch();
@@ -153,9 +155,9 @@ impl Executor {
 
     /// Starts a write. Its bytes follow in pieces (`write_piece`), and `write_end` follows the last
     /// piece.
-    pub fn start_write(&mut self, request: Request) -> RequestId {
+    pub fn start_write(&mut self, request: Request, timing: Timing) -> RequestId {
         debug_assert_eq!(request.verb, Verb::Write);
-        self.requests.open(request)
+        self.requests.open(request, timing)
     }
 
     /// Returns a buffer for the next `want_bytes` of a write, or for the first part of them. None
@@ -273,9 +275,10 @@ impl Drop for Executor {
 }
 
 impl Requests {
-    fn open(&mut self, request: Request) -> RequestId {
+    fn open(&mut self, request: Request, timing: Timing) -> RequestId {
         let running = Running {
             request,
+            timing,
             issued_bytes: 0,
             read_bytes: 0,
             delivered_bytes: 0,
@@ -343,9 +346,10 @@ impl Requests {
 
     /// Handles one completion of the engine.
     fn complete(&mut self, completion: Completion, sink: Sink<'_>) {
-        let Completion { user_data, op, result, .. } = completion;
-        let (id, at) = (RequestId(user_data as u16), (user_data >> 16) as u32);
+        let (id, at) = (RequestId(completion.user_data as u16), (completion.user_data >> 16) as u32);
         let running = self.get(id);
+        running.timing.note(&completion);
+        let Completion { op, result, .. } = completion;
         running.operations -= 1;
         let offset_bytes = running.request.offset_bytes + u64::from(at);
         if let Err(error) = &result
@@ -372,7 +376,8 @@ impl Requests {
         let Piece { id, offset_bytes, buffer, len_bytes } = piece;
         let running = self.get(id);
         running.read_bytes += len_bytes;
-        let (request, last) = (running.request, running.read_bytes == running.request.len_bytes);
+        let (request, timing) = (running.request, running.timing);
+        let last = running.read_bytes == request.len_bytes;
         if request.verb == (Verb::Read { contiguous: true }) {
             self.held.push(Piece { id, offset_bytes, buffer, len_bytes });
             self.deliver_in_order(id, sink);
@@ -380,7 +385,7 @@ impl Requests {
             if last {
                 self.close(id);
             }
-            sink(Event::Data { id, request, offset_bytes, buffer, len_bytes, last, whole: last });
+            sink(Event::Data { id, request, timing, offset_bytes, buffer, len_bytes, last, whole: last });
         }
     }
 
@@ -389,7 +394,8 @@ impl Requests {
         loop {
             let streaming = self.streaming == Some(id);
             let running = self.get(id);
-            let (request, whole) = (running.request, running.read_bytes == running.request.len_bytes);
+            let (request, timing) = (running.request, running.timing);
+            let whole = running.read_bytes == request.len_bytes;
             if !(whole || streaming) {
                 return;
             }
@@ -403,7 +409,7 @@ impl Requests {
             if last {
                 self.close(id);
             }
-            sink(Event::Data { id, request, offset_bytes, buffer, len_bytes, last, whole });
+            sink(Event::Data { id, request, timing, offset_bytes, buffer, len_bytes, last, whole });
             if last {
                 return;
             }
@@ -413,7 +419,7 @@ impl Requests {
     /// Ends a request if it has no operation left.
     fn finish(&mut self, id: RequestId, sink: Sink<'_>) {
         let running = self.get(id);
-        let (request, failure) = (running.request, running.failure);
+        let (request, timing, failure) = (running.request, running.timing, running.failure);
         let is_read = matches!(request.verb, Verb::Read { .. });
         if running.operations > 0 || !running.issued {
             return;
@@ -430,6 +436,6 @@ impl Requests {
         }
         self.close(id);
         let failed = |(cause, at)| Err(Failure { cause, offset_bytes: request.offset_bytes + u64::from(at) });
-        sink(Event::Done { id, request, result: failure.map_or(Ok(()), failed) });
+        sink(Event::Done { id, request, timing, result: failure.map_or(Ok(()), failed) });
     }
 }

@@ -15,6 +15,7 @@
 
 use crate::connection::Connection;
 use crate::error::Error;
+use crate::latency::{Class, Clock, Histogram, Latencies, Timing, add};
 use crate::limits::NAME_MAX_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -70,6 +71,19 @@ impl Kind {
             Kind::Unknown => "unknown",
         }
     }
+
+    /// Returns the class under which the time of such a request is counted, if any. `is_hit`
+    /// matters for reads.
+    pub(crate) fn class(self, is_hit: bool) -> Option<Class> {
+        Some(match self {
+            Kind::Read if is_hit => Class::Hit,
+            Kind::Read => Class::Miss,
+            Kind::Write => Class::Write,
+            Kind::Flush => Class::Flush,
+            Kind::Trim | Kind::Zeroes => Class::Discard,
+            Kind::Cache | Kind::Unknown => return None,
+        })
+    }
 }
 
 /// The counts of one export since the start of the server.
@@ -89,9 +103,19 @@ pub struct ExportStat {
     pub read_bytes: u64,
     /// The bytes that clients have written.
     pub written_bytes: u64,
+    /// How often a ring was given up, because its guest broke the rules or the guest's memory has
+    /// shrunk.
+    pub broken: u64,
+    /// The times of the requests that were carried out, in the order of [`Class::ALL`].
+    pub latencies: [Histogram; Class::ALL.len()],
 }
 
 impl ExportStat {
+    /// Returns the times of the requests of a class.
+    pub fn latency(&self, class: Class) -> &Histogram {
+        &self.latencies[class as usize]
+    }
+
     /// Returns the number of answered requests of a kind.
     pub fn requests_of(&self, kind: Kind) -> u64 {
         self.requests[kind as usize]
@@ -111,15 +135,16 @@ impl ExportStat {
         self.errors += counts.errors.load(Relaxed);
         self.read_bytes += counts.read_bytes.load(Relaxed);
         self.written_bytes += counts.written_bytes.load(Relaxed);
+        self.broken += counts.broken.load(Relaxed);
+        counts.latencies.read(&mut self.latencies);
     }
 }
 
 /// The counts of one connection since it entered transmission.
 ///
-/// Only the connection's thread writes, so adding is a load and a store. All accesses are Relaxed:
-/// the counts are independent, and publish nothing. The alignment keeps the counts of two
-/// connections in different cache lines, and in different pairs of lines, because some processors
-/// fetch pairs.
+/// Only the connection's thread writes, so adding is a load and a store ([`add`]). The alignment
+/// keeps the counts of two connections in different cache lines, and in different pairs of lines,
+/// because some processors fetch pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Counts {
@@ -128,6 +153,8 @@ pub(crate) struct Counts {
     errors: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
+    broken: AtomicU64,
+    latencies: Latencies,
 }
 
 impl Counts {
@@ -135,7 +162,21 @@ impl Counts {
         add(&self.received, 1);
     }
 
-    pub fn answered(&self, kind: Kind, is_error: bool) {
+    /// Counts a request that was refused.
+    pub fn refused(&self, kind: Kind) {
+        self.answered(kind, true);
+    }
+
+    /// Counts a request that was carried out, and its time.
+    pub fn ended(&self, kind: Kind, timing: Timing, clock: &mut Clock, is_error: bool) {
+        self.answered(kind, is_error);
+        let (is_hit, ns) = timing.end(clock);
+        if let Some(class) = kind.class(is_hit) {
+            self.latencies.add(class, ns);
+        }
+    }
+
+    fn answered(&self, kind: Kind, is_error: bool) {
         add(&self.answered[kind as usize], 1);
         add(&self.errors, u64::from(is_error));
     }
@@ -147,11 +188,10 @@ impl Counts {
     pub fn written(&self, len_bytes: u32) {
         add(&self.written_bytes, u64::from(len_bytes));
     }
-}
 
-/// Adds to a count that only the calling thread writes.
-fn add(count: &AtomicU64, more: u64) {
-    count.store(count.load(Relaxed) + more, Relaxed);
+    pub fn broken(&self) {
+        add(&self.broken, 1);
+    }
 }
 
 /// An export that is being served.

@@ -10,6 +10,7 @@
 //! | `executor` | requests become batches for the cache, completions become events (E1 to E3) |
 //! | `buffers` | the memory of a connection: a reserve, and loans from the cache |
 //! | `export` | the served objects, which come and go, and the counts of their requests |
+//! | `latency` | how long requests take: a clock, and histograms |
 //! | `connection` | what a server shares with the thread of a connection (S1, S2) |
 //! | `socket`, `spin` | listeners and sockets; a short busy wait before a sleep |
 //! | `request`, `limits`, `journal` | neutral requests and events; limits for clients; the log |
@@ -47,6 +48,7 @@ mod error;
 mod executor;
 mod export;
 mod journal;
+mod latency;
 mod limits;
 mod nbd;
 mod request;
@@ -60,6 +62,7 @@ mod vhost;
 pub use address::Address;
 pub use error::{Error, TlsPart};
 pub use export::{Export, ExportStat, Kind};
+pub use latency::{Class, Histogram};
 pub use limits::Limits;
 pub use server::{Retired, Server, Traffic};
 pub use socket::SocketPath;

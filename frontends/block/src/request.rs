@@ -5,6 +5,7 @@
 //! travel. A protocol turns its messages into requests, gives them to an `Executor`, and turns the
 //! events into replies. No error number of any protocol appears here.
 
+use crate::latency::Timing;
 use octavo::Buffer;
 
 /// The operation of a request.
@@ -121,6 +122,8 @@ pub enum Event {
         id: RequestId,
         /// The request, as it was given.
         request: Request,
+        /// Its times.
+        timing: Timing,
         /// The offset of the bytes in the object.
         offset_bytes: u64,
         /// The bytes. The receiver returns the buffer with `Executor::give_back` once they are
@@ -141,6 +144,8 @@ pub enum Event {
         id: RequestId,
         /// The request, as it was given.
         request: Request,
+        /// Its times.
+        timing: Timing,
         /// The result. After an error, the undelivered pieces of a read will not be delivered.
         result: Result<(), Failure>,
     },

@@ -75,6 +75,16 @@ pub fn human_count(count: f64) -> String {
     }
 }
 
+/// A duration for people: `850 ns`, `12.3 µs`, `4.5 ms`, `1.2 s`.
+pub fn human_time(ns: u64) -> String {
+    match ns as f64 {
+        ns if ns >= 1e9 => format!("{:.1} s", ns / 1e9),
+        ns if ns >= 1e6 => format!("{:.1} ms", ns / 1e6),
+        ns if ns >= 1e3 => format!("{:.1} µs", ns / 1e3),
+        ns => format!("{ns:.0} ns"),
+    }
+}
+
 /// A share in percent, `93.1 %`; a dash if the whole is 0.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
@@ -118,5 +128,7 @@ mod tests {
         assert_eq!(human_bytes(32 << 20), "32 MiB");
         assert_eq!(human_bytes(12_900_000), "12.3 MiB");
         assert_eq!(human_count(12_345.0), "12.3k");
+        let times = [0, 999, 1500, 2_345_678, 61_000_000_000].map(human_time);
+        assert_eq!(times, ["0 ns", "999 ns", "1.5 µs", "2.3 ms", "61.0 s"]);
     }
 }

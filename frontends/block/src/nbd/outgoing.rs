@@ -10,6 +10,7 @@
 use super::channel::Channel;
 use super::wire::{Errno, Reply, ReplyBytes};
 use crate::export::{Counts, Kind};
+use crate::latency::Clock;
 use crate::request::{Cause, Event, Failure, Request, RequestId, Verb};
 use octavo::Buffer;
 use std::collections::VecDeque;
@@ -68,6 +69,8 @@ pub struct Outgoing {
     pub cut: bool,
     /// The counts of the connection.
     pub counts: Arc<Counts>,
+    /// The clock of the connection.
+    pub clock: Clock,
 }
 
 impl Outgoing {
@@ -81,6 +84,7 @@ impl Outgoing {
             blocked: false,
             cut: false,
             counts,
+            clock: Clock::default(),
         }
     }
 
@@ -96,7 +100,7 @@ impl Outgoing {
 
     /// Answers a request that was never started.
     pub fn refuse(&mut self, kind: Kind, cookie: u64, error: Errno) {
-        self.counts.answered(kind, true);
+        self.counts.refused(kind);
         let reply = match self.structured {
             true => Reply::Error { cookie, error },
             false => Reply::Simple { cookie, error: Some(error) },
@@ -107,9 +111,9 @@ impl Outgoing {
     /// Turns an event into messages.
     pub fn event(&mut self, event: Event) {
         match event {
-            Event::Data { id, request, offset_bytes, buffer, len_bytes, last, whole } => {
+            Event::Data { id, request, timing, offset_bytes, buffer, len_bytes, last, whole } => {
                 if last {
-                    self.counts.answered(kind(request.verb), false);
+                    self.counts.ended(kind(request.verb), timing, &mut self.clock, false);
                 }
                 self.counts.read(len_bytes);
                 let body = Body::Bytes { buffer, len_bytes };
@@ -127,8 +131,8 @@ impl Outgoing {
                     }
                 }
             }
-            Event::Done { id, request, result } => {
-                self.counts.answered(kind(request.verb), result.is_err());
+            Event::Done { id, request, timing, result } => {
+                self.counts.ended(kind(request.verb), timing, &mut self.clock, result.is_err());
                 if result.is_ok() && request.verb == Verb::Write {
                     self.counts.written(request.len_bytes);
                 }

@@ -146,9 +146,11 @@ impl<'a> Transmission<'a> {
 
     /// Takes a turn. Returns whether anything happened.
     fn turn(&mut self) -> Result<bool, Hangup> {
+        self.outgoing.clock.begin_phase();
         let mut any = self.parse()?;
         let outgoing = &mut self.outgoing;
         any |= self.executor.submit(&mut |event| outgoing.event(event));
+        outgoing.clock.begin_phase();
         any |= self.executor.collect(&mut |event| outgoing.event(event));
         if outgoing.cut {
             return Err(Hangup::Store);
@@ -170,6 +172,7 @@ impl<'a> Transmission<'a> {
         let timeout =
             self.goodbye.filter(|_| interest.writable).map(|until| until.saturating_duration_since(now));
         let outgoing = &mut self.outgoing;
+        outgoing.clock.begin_phase();
         let fd = self.channel.as_fd();
         let ready = self.executor.wait(fd, interest, timeout, &mut |event| outgoing.event(event));
         self.readable |= ready.readable;
@@ -346,10 +349,10 @@ impl<'a> Transmission<'a> {
                 }
             }
             Ok(request) if is_write => {
-                let id = self.executor.start_write(request);
+                let id = self.executor.start_write(request, self.outgoing.clock.take());
                 self.incoming = Incoming::Payload { id, left_bytes: header.len_bytes, buffer: None };
             }
-            Ok(request) => self.executor.start(request),
+            Ok(request) => self.executor.start(request, self.outgoing.clock.take()),
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use super::memory::Memory;
 use super::unflushed::Unflushed;
 use crate::export::{Kind, Visit};
 use crate::journal::Journal;
+use crate::latency::{Clock, Timing};
 use crate::request::{Request, Verb};
 use octavo::{Completion, Interest, Op, Piece, Queue};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -166,6 +167,7 @@ impl Worker {
 /// A request between its chain and its end.
 struct Running {
     kind: Kind,
+    timing: Timing,
     /// Operations of the engine that have not ended.
     operations: u32,
     status_code: u8,
@@ -196,6 +198,7 @@ struct Ring {
     poll: Duration,
     err: Option<File>,
     journal: Journal,
+    clock: Clock,
     /// By the head of its chain.
     running: Vec<Option<Running>>,
     in_flight: usize,
@@ -245,6 +248,7 @@ impl Ring {
             poll,
             err,
             journal,
+            clock: Clock::default(),
             in_flight: 0,
             chain: Chain::default(),
             pieces: Vec::new(),
@@ -257,6 +261,7 @@ impl Ring {
     /// Serves the ring until it is stopped. Returns the index of the next request.
     fn run(mut self) -> u16 {
         if let Err(Broken(why)) = self.resume().and_then(|()| self.serve()) {
+            self.visit.counts.broken();
             self.journal.warn(format_args!("the device is broken until the guest resets it: {why}"));
             if let Some(err) = &self.err {
                 signal(err);
@@ -322,6 +327,7 @@ impl Ring {
     /// Takes the chains that are available. Returns whether there were any.
     fn take(&mut self) -> Result<bool, Broken> {
         let mut any = false;
+        self.clock.begin_phase();
         // Not until the ring is empty: a guest could fill it for ever.
         for _ in 0..BATCH_MAX {
             let next = self.ring.iter(self.memory.guest()).map(|mut heads| heads.next());
@@ -355,6 +361,7 @@ impl Ring {
         self.in_flight += 1;
         let running = Running {
             kind: Kind::Unknown,
+            timing: self.clock.take(),
             operations: 0,
             status_code: blk::VIRTIO_BLK_S_OK as u8,
             written_bytes: 0,
@@ -456,6 +463,7 @@ impl Ring {
 
     fn take_ended(&mut self, mut ended: Vec<Completion>) -> Result<bool, Broken> {
         let any = !ended.is_empty();
+        self.clock.begin_phase();
         let result = ended.drain(..).try_for_each(|completion| self.complete(completion));
         self.ended = ended;
         result.map(|()| any)
@@ -467,6 +475,7 @@ impl Ring {
             self.journal.warn(format_args!("{error}"));
             self.get(head).status_code = blk::VIRTIO_BLK_S_IOERR as u8;
         }
+        self.get(head).timing.note(&completion);
         // Before the end of the request: the guest may then take its memory back.
         drop(completion);
         let running = self.get(head);
@@ -511,7 +520,7 @@ impl Ring {
         }
         self.has_news = true;
         let counts = &self.visit.counts;
-        counts.answered(running.kind, !is_good);
+        counts.ended(running.kind, running.timing, &mut self.clock, !is_good);
         match running.kind {
             Kind::Read if is_good => counts.read(running.len_bytes),
             Kind::Write if is_good => counts.written(running.len_bytes),
@@ -541,10 +550,7 @@ impl Ring {
 
     fn check_memory(&self) -> Result<(), Broken> {
         let is_lost = self.memory.is_lost() || self.tracker.as_ref().is_some_and(Tracker::is_lost);
-        match is_lost {
-            true => Err(Broken("a file of the guest's memory has shrunk")),
-            false => Ok(()),
-        }
+        (!is_lost).then_some(()).ok_or(Broken("a file of the guest's memory has shrunk"))
     }
 
     /// Waits for a kick, an order or a completion.

@@ -2,7 +2,7 @@
 
 use crate::client::*;
 use crate::rig::{Directory, Plan, Rig, descriptors, eventually, naps, threads};
-use octavo_block::{Address, Error, Export, Limits, Server};
+use octavo_block::{Address, Class, Error, Export, Limits, Server};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -160,6 +160,33 @@ fn statistics_count_requests_by_kind_errors_and_bytes_of_an_export() {
     rig.assert_deserted();
     assert_eq!(counted(&rig), ([3, 2, 1, 2, 1, 1, 1], 3, 5010, 300));
     assert_eq!(rig.traffic().exports()[1].requests, [0; 7]);
+}
+
+#[test]
+fn requests_that_are_carried_out_are_timed_by_class() {
+    let rig = Rig::new(Plan::default());
+    let counts = || {
+        let stat = rig.traffic().exports().remove(0);
+        Class::ALL.map(|class| stat.latency(class).count())
+    };
+    for structured in [true, false] {
+        let [hits, misses, ..] = counts();
+        let mut client = rig.attached("disk0", structured);
+        let page = if structured { 0 } else { 512 << 10 };
+        client.read(structured, 0, page, 5000).unwrap();
+        assert_eq!(counts()[..2], [hits, misses + 1], "nothing was resident");
+        client.read(structured, 0, page, 5000).unwrap();
+        client.read(structured, 0, page + 100, 0).unwrap();
+        assert_eq!(counts()[..2], [hits + 2, misses + 1]);
+    }
+    let mut client = rig.attached("disk0", true);
+    assert_eq!(client.put(0, 1, 0, &[1; 300]), 0);
+    assert_eq!(client.put(0, 2, u64::MAX - 300, &[1; 300]), ENOSPC);
+    for (command, len, error) in [(FLUSH, 0, 0), (TRIM, 4096, 0), (WRITE_ZEROES, 4096, 0), (CACHE, 4096, 0)] {
+        assert_eq!(client.ask(0, command, 3, 0, len), error);
+    }
+    assert_eq!(client.ask(0, 77, 4, 0, 4096), EINVAL);
+    assert_eq!(counts()[2..], [1, 1, 2], "what is refused has no time");
 }
 
 #[test]

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long a test waits for a request before it fails, even on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Rig {
-    _server: Server,
+    pub server: Server,
     pub object: Object,
     pub socket: PathBuf,
     _directory: tempfile::TempDir,
@@ -36,7 +36,7 @@ impl Rig {
         let server = Server::start(cache, vec![export], &[], Limits::default()).unwrap();
         let socket = directory.path().join("vm.sock");
         server.attach("disk", &socket, settings).unwrap();
-        Rig { _server: server, object, socket, _directory: directory }
+        Rig { server, object, socket, _directory: directory }
     }
 
     pub fn driver(&self, queues: i32) -> Driver {

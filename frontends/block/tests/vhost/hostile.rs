@@ -98,6 +98,8 @@ fn a_guest_that_breaks_the_rules_loses_its_own_device_until_it_is_reset() {
         guest.offer(&[0]);
         guest.wait_for(1);
         assert_eq!(guest.status(0), 0, "{what}");
+        let broken = |rig: &Rig| rig.server.traffic().exports()[0].broken;
+        assert_eq!((broken(&rig), broken(&healthy)), (number as u64 + 1, 0), "{what}");
     }
 }
 

@@ -48,6 +48,11 @@ impl Health {
         *lock(&self.0) = State { phase, seen: now };
     }
 
+    /// The phase now.
+    pub fn phase(&self) -> Phase {
+        lock(&self.0).phase
+    }
+
     /// Records a report from the main thread.
     pub fn seen(&self, now: Instant) {
         lock(&self.0).seen = now;

@@ -271,6 +271,7 @@ pub const EXPORT_FIGURES: &[Figure<ExportStat>] = figures![
     Counter errors, "requests answered with an error";
     Counter read_bytes, "bytes that clients read";
     Counter written_bytes, "bytes that clients wrote";
+    Counter broken, "times that a guest's ring was given up because it broke the rules";
 ];
 
 /// All figures of accesses between nodes.

@@ -8,10 +8,12 @@
 //! listener, which is in `http`.
 
 use std::fmt::{Debug, Error, Formatter};
+use std::sync::Arc;
+use std::time::Duration;
 
 use octavo::numa::PartitionNumaStat;
 use octavo::{Cache, Object, Partition, PartitionStat, UNLIMITED};
-use octavo_block::{ExportStat, Kind};
+use octavo_block::{Class, ExportStat, Histogram, Kind};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder, text,
@@ -21,6 +23,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::keys::{EXPORT_FIGURES, FIGURES, Figure, NODE_FIGURES};
+use crate::control::health::{Health, Phase};
 use crate::control::report::{AskClients, SharedImage};
 use crate::limits;
 use crate::process::Process;
@@ -34,19 +37,25 @@ const LABELLED: [(&str, &str); 2] = [("evictions_", "reason"), ("requests_", "ki
 /// Figures that get another name, because theirs could be confused with a limit's.
 const RENAMED: [(&str, &str); 1] = [("max_bytes", "frames_bytes")];
 
-/// Most exports that have series: the first ones in the configuration. Each has twelve series.
+/// Most exports that have series: the first ones in the configuration. Each has thirteen series.
 const EXPORTS_MAX: usize = 1000;
+
+/// Most exports that have histograms, whose series are many: up to 28 for each class.
+const HISTOGRAMS_MAX: usize = 128;
+
+/// How often the first bound of a histogram, 1 µs, is doubled for its last one, 16.8 s.
+const DOUBLINGS: u32 = 24;
 
 /// All figures of a server.
 pub struct Metrics(Registry);
 
 impl Metrics {
     /// The figures of a cache, of its clients' traffic, and of this process.
-    pub fn new(cache: Cache, clients: AskClients) -> Metrics {
+    pub fn new(cache: Cache, clients: AskClients, health: Arc<Health>) -> Metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(OfProcess));
         let octavo = registry.sub_registry_with_prefix("octavo");
-        octavo.register_collector(Box::new(Server { cache, clients }));
+        octavo.register_collector(Box::new(Server { cache, clients, health }));
         Metrics(registry)
     }
 
@@ -86,6 +95,7 @@ impl Collector for OfProcess {
 struct Server {
     cache: Cache,
     clients: AskClients,
+    health: Arc<Health>,
 }
 
 impl Debug for Server {
@@ -117,6 +127,8 @@ impl Collector for Server {
         ] {
             one(&mut encoder, name, what, kind, value)?;
         }
+        let is_draining = self.health.phase() == Phase::Draining;
+        one(&mut encoder, "draining", DRAINING, Gauge, u64::from(is_draining))?;
         exports(&mut encoder, &clients.exports[..clients.exports.len().min(EXPORTS_MAX)])?;
         images(&mut encoder, &clients.images[..clients.images.len().min(EXPORTS_MAX)])?;
         partitions(&mut encoder, &self.cache)
@@ -125,6 +137,7 @@ impl Collector for Server {
 
 const ALLOWED: &str =
     "Memory that partitions may hold now; less than the limit while the system is short of memory";
+const DRAINING: &str = "1 while the server ends: no clients are admitted, dirty pages are written back";
 const HELD_UP: &str = "Partitions whose resize waits for a store that does not answer";
 
 /// The figures of each partition.
@@ -204,7 +217,38 @@ fn exports(encoder: &mut DescriptorEncoder<'_>, exports: &[ExportStat]) -> Resul
     let samples = exports.iter().flat_map(|stat| {
         Kind::ALL.map(|kind| (vec![("export", &*stat.name), ("kind", kind.name())], stat.requests_of(kind)))
     });
-    family(encoder, "export_requests", "Requests answered, by kind", Counter, samples)
+    family(encoder, "export_requests", "Requests answered, by kind", Counter, samples)?;
+    durations(encoder, &exports[..exports.len().min(HISTOGRAMS_MAX)])
+}
+
+/// How long the requests of each export took, by class. A class without requests has no series.
+fn durations(encoder: &mut DescriptorEncoder<'_>, exports: &[ExportStat]) -> Result<(), Error> {
+    let what = "Time from a request's receipt until its reply was ready, by class";
+    let name = "export_request_duration";
+    let mut metric = encoder.encode_descriptor(name, what, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for stat in exports {
+        for class in Class::ALL {
+            let times = stat.latency(class);
+            if times.count() > 0 {
+                let labels = [("export", &*stat.name), ("class", class.name())];
+                histogram(&mut metric.encode_family(&labels)?, times)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn histogram(metric: &mut MetricEncoder<'_>, times: &Histogram) -> Result<(), Error> {
+    let mut below = 0;
+    let mut buckets: Vec<(f64, u64)> = (0..=DOUBLINGS)
+        .map(|doublings| {
+            let bound = Duration::from_micros(1 << doublings);
+            let before = std::mem::replace(&mut below, times.below(bound));
+            (bound.as_secs_f64(), below - before)
+        })
+        .collect();
+    buckets.push((f64::INFINITY, times.count() - below));
+    metric.encode_histogram::<[(&str, &str); 0]>(times.sum().as_secs_f64(), times.count(), &buckets, None)
 }
 
 /// How many exports read each shared image.
@@ -303,6 +347,11 @@ mod tests {
     use crate::control::report::Clients;
     use octavo::numa::{NumaMode, TopologySource};
     use octavo::{CacheConfig, PartitionConfig};
+    use std::time::Instant;
+
+    fn metrics(cache: Cache, clients: impl Fn() -> Clients + Send + Sync + 'static) -> String {
+        Metrics::new(cache, Box::new(clients), Arc::new(Health::new(Instant::now()))).page()
+    }
 
     #[test]
     fn every_metric_is_declared_once_and_names_are_escaped() {
@@ -317,14 +366,21 @@ mod tests {
             in_flight: 2,
             requests: [0, 1, 2, 3, 4, 5, 6],
             read_bytes: 4096,
+            latencies: [
+                [900, 1100, 40_000_000_000].map(Duration::from_nanos).into_iter().collect(),
+                Histogram::default(),
+                Histogram::default(),
+                Histogram::default(),
+                Histogram::default(),
+            ],
             ..ExportStat::default()
         });
         let exports: Vec<ExportStat> = exports.collect();
-        let page = Metrics::new(
-            cache,
-            Box::new(move || Clients { connections: 3, exports: exports.clone(), ..Clients::default() }),
-        )
-        .page();
+        let page = metrics(cache, move || Clients {
+            connections: 3,
+            exports: exports.clone(),
+            ..Clients::default()
+        });
         let mut names: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         let count = names.len();
         names.sort_unstable();
@@ -339,17 +395,27 @@ mod tests {
             "octavo_partition_limit_bytes{partition=\"a\",limit=\"max\"} 4194304",
             "octavo_partition_weight{partition=\"a\"} 100",
             "octavo_connections 3",
+            "octavo_draining 0",
             "octavo_exports 1001",
             "octavo_export_requests_in_flight{export=\"disk0\"} 2",
             "octavo_export_read_bytes_total{export=\"disk999\"} 4096",
             "octavo_export_requests_total{export=\"disk999\",kind=\"trim\"} 3",
+            "octavo_export_broken_total{export=\"disk1\"} 0",
+            "# TYPE octavo_export_request_duration_seconds histogram",
+            "octavo_export_request_duration_seconds_count{export=\"disk0\",class=\"hit\"} 3",
+            "octavo_export_request_duration_seconds_sum{export=\"disk0\",class=\"hit\"} 40.000002",
+            "octavo_export_request_duration_seconds_bucket{le=\"1e-6\",export=\"disk0\",class=\"hit\"} 1",
+            "octavo_export_request_duration_seconds_bucket{le=\"2e-6\",export=\"disk0\",class=\"hit\"} 2",
+            "octavo_export_request_duration_seconds_bucket{le=\"16.777216\",export=\"disk0\",class=\"hit\"} 2",
+            "octavo_export_request_duration_seconds_bucket{le=\"+Inf\",export=\"disk127\",class=\"hit\"} 3",
             "# TYPE process_resident_memory_bytes gauge",
             "# TYPE process_start_time_seconds gauge",
             "# TYPE process_cpu_seconds counter",
         ] {
             assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
         }
-        assert_eq!(page.lines().filter(|line| line.contains("export=")).count(), 12 * EXPORTS_MAX);
+        let lines = page.lines().filter(|line| line.contains("export=")).count();
+        assert_eq!(lines, 13 * EXPORTS_MAX + 28 * HISTOGRAMS_MAX);
         assert!(!page.contains("limit=\"high\"") && !page.contains("twin"), "{page}");
         assert!(page.ends_with("# EOF\n"));
     }
@@ -371,7 +437,7 @@ mod tests {
         }
         let told = partition.numa_counts().unwrap();
         assert!(told.twins_made > 0 && told.twin_hits > 0, "{told:?}");
-        let page = Metrics::new(cache, Box::new(Clients::default)).page();
+        let page = metrics(cache, Clients::default);
         for count in NODE_FIGURES {
             let line =
                 format!("octavo_partition_{}_total{{partition=\"p\"}} {}", count.name, (count.of)(&told));

@@ -4,9 +4,10 @@
 //! never rename one. The table for people is in `ctl`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use octavo::{Cache, Object};
-use octavo_block::{ExportStat, Kind};
+use octavo_block::{Class, ExportStat, Histogram, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -114,6 +115,23 @@ pub struct ObjectReport {
     /// requests of each kind.
     #[serde(flatten)]
     pub traffic: Figures,
+    /// How long its clients' requests took, by [`Class`]. A class without requests is absent.
+    pub latency: BTreeMap<String, LatencyReport>,
+}
+
+/// How long requests of one class took, since the server's start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct LatencyReport {
+    pub requests: u64,
+    pub sum_ns: u64,
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    pub max_ns: u64,
+    /// Pairs: where a bucket ends, exclusively, and its requests. The last possible bucket has no
+    /// end.
+    pub buckets: Vec<(u64, u64)>,
 }
 
 /// An export that shares an image with others.
@@ -125,6 +143,8 @@ pub struct MemberReport {
     /// As an object's.
     #[serde(flatten)]
     pub traffic: Figures,
+    /// As an object's.
+    pub latency: BTreeMap<String, LatencyReport>,
 }
 
 /// The traffic of clients, now and since the server's start.
@@ -159,15 +179,21 @@ impl Report {
         let by_name: HashMap<&str, &ExportStat> =
             clients.exports.iter().map(|stat| (stat.name.as_str(), stat)).collect();
         let none = ExportStat::default();
-        let traffic_of = |name: &str| traffic(by_name.get(name).copied().unwrap_or(&none));
+        let stat_of = |name: &str| by_name.get(name).copied().unwrap_or(&none);
         // Stores of objects do not move while their objects are open.
         let place = |object: &Object| std::ptr::from_ref(object.store());
         let images: HashMap<_, _> =
             clients.images.iter().map(|image| (place(&image.object), image)).collect();
         let object = |object: &Object| match images.get(&place(object)) {
-            None => ObjectReport::of(object, traffic_of(object.name())),
+            None => {
+                let stat = stat_of(object.name());
+                ObjectReport { latency: latency(stat), ..ObjectReport::of(object, traffic(stat)) }
+            }
             Some(image) => {
-                let member = |name: &String| MemberReport { name: name.clone(), traffic: traffic_of(name) };
+                let member = |name: &String| {
+                    let stat = stat_of(name);
+                    MemberReport { name: name.clone(), traffic: traffic(stat), latency: latency(stat) }
+                };
                 let exports: Vec<MemberReport> = image.exports.iter().map(member).collect();
                 let total = sum(exports.iter().map(|export| &export.traffic));
                 ObjectReport { share: Some(image.share.clone()), exports, ..ObjectReport::of(object, total) }
@@ -245,6 +271,7 @@ impl ObjectReport {
         let shown = self.exports.iter().map(|export| ObjectReport {
             name: export.name.clone(),
             traffic: export.traffic.clone(),
+            latency: export.latency.clone(),
             ..self.clone()
         });
         if self.share.is_none() { vec![self.clone()] } else { shown.collect() }
@@ -278,6 +305,28 @@ pub fn traffic(stat: &ExportStat) -> Figures {
     figures.chain(requests).map(|(name, value)| (name, value.into())).collect()
 }
 
+/// The times of an export's requests.
+pub fn latency(stat: &ExportStat) -> BTreeMap<String, LatencyReport> {
+    let timed = Class::ALL.map(|class| (class, stat.latency(class)));
+    let timed = timed.into_iter().filter(|(_, times)| times.count() > 0);
+    timed.map(|(class, times)| (class.name().to_owned(), LatencyReport::of(times))).collect()
+}
+
+impl LatencyReport {
+    fn of(times: &Histogram) -> LatencyReport {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let quantile = |share| times.quantile(share).map_or(0, ns);
+        LatencyReport {
+            requests: times.count(),
+            sum_ns: ns(times.sum()),
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+            max_ns: ns(times.max()),
+            buckets: times.buckets().map(|(end, count)| (ns(end), count)).collect(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,8 +346,15 @@ mod tests {
         let expected = serde_json::json!({
             "connections": 0, "in_flight": 3, "errors": 0, "read_bytes": 0, "written_bytes": 0,
             "requests_read": 1, "requests_write": 2, "requests_flush": 3, "requests_trim": 4,
-            "requests_zeroes": 5, "requests_cache": 6, "requests_unknown": 7,
+            "requests_zeroes": 5, "requests_cache": 6, "requests_unknown": 7, "broken": 0,
         });
         assert_eq!(serde_json::to_value(traffic(&stat)).unwrap(), expected);
+        let mut stat = ExportStat::default();
+        stat.latencies[Class::Miss as usize] = [300, 1100].map(Duration::from_nanos).into_iter().collect();
+        let expected = serde_json::json!({"miss": {
+            "requests": 2, "sum_ns": 1400, "p50_ns": 500, "p99_ns": 1100, "max_ns": 1100,
+            "buckets": [[500, 1], [1250, 1]],
+        }});
+        assert_eq!(serde_json::to_value(latency(&stat)).unwrap(), expected);
     }
 }

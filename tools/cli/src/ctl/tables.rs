@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
+use octavo_block::Class;
 use serde_json::Value;
 
 use crate::control::drain::without_name;
-use crate::control::report::{ObjectReport, PartitionReport, Report};
+use crate::control::report::{LatencyReport, ObjectReport, PartitionReport, Report};
 use crate::limits;
-use crate::units::{aligned, human_bytes, human_count, percent};
+use crate::units::{aligned, human_bytes, human_count, human_time, percent};
 
 /// A column of a table: its title, and the text that it shows for an item.
 pub type Column<T> = (&'static str, fn(&T) -> String);
@@ -54,6 +55,7 @@ pub fn report(report: &Report) -> String {
     text += &table(3, PARTITIONS, &report.partitions);
     text += &format!("\n{}", exports(&shown));
     text += &format!("\n{}", table(1, TRAFFIC, shown.iter().map(|(_, object)| object)));
+    text += &latencies(shown.iter().map(|(_, object)| object));
     for partition in &report.partitions {
         text.push_str(&recorded(partition));
     }
@@ -162,7 +164,30 @@ const TRAFFIC: &[Column<ObjectReport>] = &[
     ("READ", |object| human_bytes(object.figure("read_bytes"))),
     ("WRITTEN", |object| human_bytes(object.figure("written_bytes"))),
     ("ERRORS", |object| human_count(object.figure("errors") as f64)),
+    ("BROKEN", |object| human_count(object.figure("broken") as f64)),
 ];
+
+/// How long requests took, since the start; empty if there were none.
+fn latencies<'o>(objects: impl Iterator<Item = &'o ObjectReport>) -> String {
+    type Row<'o> = (&'o str, &'o str, &'o LatencyReport);
+    let columns: [Column<Row<'_>>; 7] = [
+        ("EXPORT", |(export, ..)| (*export).to_owned()),
+        ("CLASS", |(_, class, _)| (*class).to_owned()),
+        ("REQUESTS", |(.., times)| human_count(times.requests as f64)),
+        ("MEAN", |(.., times)| human_time(times.sum_ns / times.requests.max(1))),
+        ("P50", |(.., times)| human_time(times.p50_ns)),
+        ("P99", |(.., times)| human_time(times.p99_ns)),
+        ("MAX", |(.., times)| human_time(times.max_ns)),
+    ];
+    let classes = Class::ALL.map(Class::name);
+    let rows: Vec<Row<'_>> = objects
+        .flat_map(|object| {
+            let timed = classes.iter().filter_map(|class| object.latency.get_key_value(*class));
+            timed.map(|(class, times)| (&*object.name, &**class, times))
+        })
+        .collect();
+    if rows.is_empty() { String::new() } else { format!("\n{}", table(2, &columns, &rows)) }
+}
 
 fn uptime(seconds: u64) -> String {
     match seconds {
@@ -237,13 +262,14 @@ pub fn curve(answer: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::report::traffic;
+    use crate::control::report::{latency, traffic};
     use octavo_block::ExportStat;
     use serde_json::json;
+    use std::time::Duration;
 
     #[test]
     fn the_table_lines_up_and_names_what_is_wrong() {
-        let stat = ExportStat {
+        let mut stat = ExportStat {
             name: "disk".into(),
             connections: 2,
             in_flight: 3,
@@ -251,11 +277,16 @@ mod tests {
             errors: 10,
             read_bytes: 1 << 20,
             written_bytes: 4096,
+            broken: 1,
+            latencies: Default::default(),
         };
+        let times: Vec<Duration> = (1..=100).map(Duration::from_micros).collect();
+        stat.latencies[Class::Flush as usize] = times.into_iter().collect();
         let disk = ObjectReport {
             name: "disk".into(),
             writeback_error: Some("no space".into()),
             traffic: traffic(&stat),
+            latency: latency(&stat),
             ..ObjectReport::default()
         };
         let figures = [("hits", 931), ("misses", 69)].map(|(name, value)| (name.to_owned(), json!(value)));
@@ -267,8 +298,10 @@ mod tests {
         };
         let table =
             super::report(&Report { connections: 2, partitions: vec![partition], ..Report::default() });
-        let traffic = "disk          2          3  12.3k       4        5      6       7      17  1 MiB    4 KiB      10\n";
+        let traffic = "disk          2          3  12.3k       4        5      6       7      17  1 MiB    4 KiB      10       1\n";
         assert!(table.contains(traffic) && table.contains(", 2 connected;"), "{table}");
+        let times = "disk    flush       100  50.5 µs  56.0 µs  100.0 µs  100.0 µs\n";
+        assert!(table.contains(times), "{table}");
         assert!(table.contains("93.1 %"), "{table}");
         assert!(table.contains("REFUSING"), "{table}");
         assert!(table.contains("\"disk\" cannot be written back: no space"), "{table}");

@@ -4,10 +4,11 @@
 //! server has no verb for it. The first sample shows the figures since the server's start. `--once`
 //! prints these as a table. Not here: the connection, which is in `connection`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use octavo_block::Class;
 use octavo_share::Curve;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -24,7 +25,7 @@ use crate::control::report::{PartitionReport, Report};
 use crate::error::Error;
 use crate::limits::NO_BOUND;
 use crate::output;
-use crate::units::{human_bytes, human_count, percent};
+use crate::units::{human_bytes, human_count, human_time, percent};
 
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -39,7 +40,7 @@ const CURVES_MAX: usize = 64;
 type Column = (&'static str, fn(&Shown) -> f64, fn(&Shown) -> String);
 
 /// The columns, in their order. The first one is sorted by its text.
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 14] = [
     ("PARTITION", |_| 0.0, |shown| shown.now.name.clone()),
     ("SIZE", |shown| shown.charged_bytes() as f64, |shown| human_bytes(shown.charged_bytes())),
     ("MIN", |shown| shown.limits[0] as f64, |shown| limit(shown.limits[0])),
@@ -71,6 +72,8 @@ const COLUMNS: [Column; 12] = [
         },
     ),
     ("PRESSURE", Shown::evicted_per_s, |shown| format!("{}/s", human_count(shown.evicted_per_s()))),
+    ("HIT P99", |shown| shown.p99_number(Class::Hit), |shown| shown.p99_text(Class::Hit)),
+    ("MISS P99", |shown| shown.p99_number(Class::Miss), |shown| shown.p99_text(Class::Miss)),
 ];
 
 const MISS_RATIO: &str = "MISS RATIO";
@@ -282,6 +285,39 @@ impl Shown {
     }
 }
 
+impl Shown {
+    /// The time that 99 % of the requests since the last sample did not exceed, for all exports of
+    /// the partition: the end of a bucket. `None`: there was no request.
+    fn p99_ns(&self, class: Class) -> Option<u64> {
+        let mut buckets = BTreeMap::<u64, u64>::new();
+        let mut each = |report: &PartitionReport, count: fn(&mut u64, u64)| {
+            let shared = report.objects.iter().flat_map(|object| &object.exports);
+            let own = report.objects.iter().map(|object| &object.latency);
+            let all = own.chain(shared.map(|export| &export.latency));
+            for times in all.filter_map(|latency| latency.get(class.name())) {
+                times.buckets.iter().for_each(|(end, more)| count(buckets.entry(*end).or_default(), *more));
+            }
+        };
+        each(&self.now, |sum, more| *sum += more);
+        // An export that was removed and added again counts from 0.
+        each(&self.then, |sum, more| *sum = sum.saturating_sub(more));
+        let rank = (buckets.values().sum::<u64>() as f64 * 0.99).ceil() as u64;
+        let mut below = 0;
+        buckets.into_iter().find_map(|(end, count)| {
+            below += count;
+            (below >= rank && count > 0).then_some(end)
+        })
+    }
+
+    fn p99_number(&self, class: Class) -> f64 {
+        self.p99_ns(class).map_or(-1.0, |ns| ns as f64)
+    }
+
+    fn p99_text(&self, class: Class) -> String {
+        self.p99_ns(class).map_or_else(|| "-".into(), human_time)
+    }
+}
+
 fn limit(bytes: u64) -> String {
     if bytes == u64::MAX { NO_BOUND.into() } else { human_bytes(bytes) }
 }
@@ -366,6 +402,20 @@ mod tests {
         assert_eq!(names(column("Partition").unwrap()), "abc");
         assert!(column("size of it").unwrap_err().contains("known: partition, size, min"));
         assert_eq!((cells[6].as_str(), cells[7].as_str(), cells[11].as_str()), ("90.0 %", "▁", "10/s"));
-        assert_eq!(cells[5], "max");
+        assert_eq!((cells[5].as_str(), cells[12].as_str()), ("max", "-"));
+    }
+
+    #[test]
+    fn the_99th_percentile_is_that_of_the_requests_since_the_last_sample() {
+        let report = |buckets| {
+            let miss = json!({"latency": {"miss": {"buckets": buckets}}});
+            serde_json::from_value::<PartitionReport>(json!({"objects": [miss]})).unwrap()
+        };
+        let then = report(json!([[1000, 500], [8000, 100]]));
+        let now = report(json!([[1000, 698], [2000, 1], [8000, 101]]));
+        let shown = Shown { now, then, ..Shown::default() };
+        assert_eq!((shown.p99_ns(Class::Miss), shown.p99_ns(Class::Hit)), (Some(1000), None));
+        let slow = Shown { then: report(json!([[1000, 600]])), ..shown };
+        assert_eq!(slow.p99_text(Class::Miss), "8.0 µs");
     }
 }

@@ -78,7 +78,7 @@ pub fn scrape(
     let listener = bound.map_err(|error| config.refused(address, error.to_string()))?;
     let url = listener.url();
     let (cache, health) = (cache.clone(), Arc::clone(health));
-    let metrics = Metrics::new(cache.clone(), clients);
+    let metrics = Metrics::new(cache.clone(), clients, health.clone());
     listener.serve(move |path| match path {
         "/metrics" => Some(Page { is_good: true, content_type: metrics::CONTENT_TYPE, text: metrics.page() }),
         "/healthz" => Some(verdict(health.dead(Instant::now()).into_iter().collect())),

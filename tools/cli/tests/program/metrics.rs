@@ -42,7 +42,7 @@ fn assert_agree(samples: &HashMap<String, f64>, figures: &[(&str, &Value)]) {
 }
 
 /// The page as samples by name and labels. Checks the format, too.
-fn scrape(address: &str) -> HashMap<String, f64> {
+pub fn scrape(address: &str) -> HashMap<String, f64> {
     let answer = ask(address, "GET /metrics", "octavo\r\nAccept: */*");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -54,13 +54,18 @@ fn scrape(address: &str) -> HashMap<String, f64> {
     for line in body.lines() {
         if let Some(words) = line.strip_prefix("# TYPE ") {
             family = words.split_once(' ').unwrap();
-            assert!(["counter", "gauge"].contains(&family.1), "{line}");
+            assert!(["counter", "gauge", "histogram"].contains(&family.1), "{line}");
         } else if !line.starts_with('#') {
             let (sample, value) = line.rsplit_once(' ').unwrap();
             let name = sample.split('{').next().unwrap();
             let suffix =
                 name.strip_prefix(family.0).unwrap_or_else(|| panic!("{line} stands under {family:?}"));
-            assert_eq!(suffix, if family.1 == "counter" { "_total" } else { "" }, "{line}");
+            let suffixes: &[&str] = match family.1 {
+                "counter" => &["_total"],
+                "histogram" => &["_bucket", "_sum", "_count"],
+                _ => &[""],
+            };
+            assert!(suffixes.contains(&suffix), "{line}");
             assert!(name.starts_with("octavo_") || name.starts_with("process_"), "{line}");
             let before = samples.insert(sample.to_owned(), value.parse().unwrap());
             assert!(before.is_none(), "{line} is told twice");
@@ -103,6 +108,19 @@ fn metrics_agree_with_stat() {
     assert_eq!(samples["octavo_export_requests_total{export=\"disk\",kind=\"write\"}"], 1.0);
     assert_eq!(samples["octavo_export_written_bytes_total{export=\"disk\"}"], 8192.0);
     assert_eq!(samples["octavo_exports"], 1.0);
+    let took = |what: &str| {
+        let name = format!("octavo_export_request_duration_seconds_{what}");
+        ["miss", "write"].map(|class| {
+            samples.get(&format!("{name}{{export=\"disk\",class=\"{class}\"}}")).copied().unwrap()
+        })
+    };
+    assert_eq!(took("count"), [1.0, 1.0]);
+    let latency = &object["latency"];
+    for (class, sum_s) in ["miss", "write"].into_iter().zip(took("sum")) {
+        assert_eq!(latency[class]["requests"], 1, "{latency}");
+        assert_eq!(latency[class]["sum_ns"].as_f64(), Some((sum_s * 1e9).round()), "{latency}");
+    }
+    assert!(latency["hit"].is_null() && samples["octavo_draining"] == 0.0, "{latency}");
     // The kernel's figure is from another moment: resident memory is at least the frames in use.
     assert!(samples["process_resident_memory_bytes"] > 1_048_576.0);
     assert!(samples["process_open_fds"] > 5.0 && samples["process_cpu_seconds_total"] > 0.0);
