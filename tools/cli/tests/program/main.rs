@@ -23,6 +23,7 @@ mod logging;
 mod metrics;
 mod nbd_client;
 mod nodes;
+mod observed;
 mod plan;
 mod pressure;
 mod random;
