@@ -36,7 +36,8 @@
 //!   of it; opening, closing and changing its length; resizing, evicting and removing a partition;
 //!   [`Queue::wait`], [`Queue::wait_next`], [`Queue::wait_or`], and dropping a queue with requests
 //!   in flight.
-//! - These never wait for a store: [`Object::try_read_at`], [`Object::try_pin`],
+//! - These never wait for a store: [`Object::try_read_at`], [`Object::try_read_raw_at`],
+//!   [`Object::try_pin`],
 //!   [`Queue::take_next`], [`Queue::wait`] with `min` 0, dropping a pin, all statistics, and
 //!   [`Queue::submit`], except of advice that runs during the call.
 //! - [`Cache::buffer`], [`Cache::queue`] and [`Partition::record`] may evict pages, if the cache

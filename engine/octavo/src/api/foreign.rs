@@ -119,6 +119,45 @@ impl Object {
         }
     }
 
+    /// Does what [`try_read_at`](Object::try_read_at) does, for memory that must not become a slice
+    /// because other parties may access it at any time.
+    ///
+    /// # Safety
+    /// That of [`read_raw_at`](Object::read_raw_at).
+    ///
+    /// # Errors
+    /// Those of [`try_read_at`](Object::try_read_at).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(5000, b"octavo")?;
+    /// let mut six = [0; 6];
+    /// // SAFETY: the array has six bytes, which nothing else uses.
+    /// assert!(unsafe { object.try_read_raw_at(5000, six.as_mut_ptr(), 6)? });
+    /// assert_eq!(&six, b"octavo");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub unsafe fn try_read_raw_at(&self, offset: u64, memory: *mut u8, len: usize) -> Result<bool, Error> {
+        let (inner, mut offset) = (&*self.inner, ByteOffset(offset));
+        inner.check(offset, len as u64)?;
+        inner.partition.shared.check_process()?;
+        let mut done = 0;
+        while done < len {
+            let in_page = inner.partition.page_bytes() - inner.partition.page_size.offset_in_page(offset);
+            let (to, now) = (memory.wrapping_add(done), in_page.min(len - done));
+            // SAFETY: the caller's promise, and the range lies in one page.
+            if !unsafe { inner.read_hit(inner.tag_at(offset), offset, to, now) } {
+                return Ok(false);
+            }
+            (offset, done) = (offset + now as u64, done + now);
+        }
+        Ok(true)
+    }
+
     /// Does what [`write_at`](Object::write_at) does, for memory that must not become a slice
     /// because other parties may access it at any time.
     ///

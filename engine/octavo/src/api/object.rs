@@ -98,19 +98,8 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool, Error> {
-        let (inner, mut offset, mut rest) = (&*self.inner, ByteOffset(offset), buffer);
-        inner.check(offset, rest.len() as u64)?;
-        inner.partition.shared.check_process()?;
-        while !rest.is_empty() {
-            let in_page = inner.partition.page_bytes() - inner.partition.page_size.offset_in_page(offset);
-            let (now, later) = rest.split_at_mut(in_page.min(rest.len()));
-            // SAFETY: the slice is valid for its length, and the range lies in one page.
-            if !unsafe { inner.read_hit(inner.tag_at(offset), offset, now.as_mut_ptr(), now.len()) } {
-                return Ok(false);
-            }
-            (offset, rest) = (offset + in_page as u64, later);
-        }
-        Ok(true)
+        // SAFETY: the slice is valid for its length, and borrowed until the call returns.
+        unsafe { self.try_read_raw_at(offset, buffer.as_mut_ptr(), buffer.len()) }
     }
 
     /// Runs many reads at once: table lookups overlap, and all missing pages are fetched
