@@ -12,6 +12,8 @@
 //! | `mod` | one connection of a VMM |
 //! | `device` | the VMM's messages configure rings, memory and features |
 //! | `ring` | the thread of a ring: requests become operations, ends become news for the guest |
+//! | `events` | what wakes a ring's thread |
+//! | `orders` | what a device tells a ring's thread while it runs |
 //! | `unflushed` | whether writes would be lost with this process |
 //! | `inflight` | requests in flight, in memory that outlives this process (I1 to I4) |
 //! | `disk` | the export, its settings, and the VMM that has it |
@@ -25,9 +27,11 @@ mod chain;
 mod config;
 mod device;
 mod disk;
+mod events;
 mod fault;
 mod inflight;
 mod memory;
+mod orders;
 mod ring;
 mod unflushed;
 

@@ -6,30 +6,32 @@
 //! is followed by a wait. Before the wait the worker asks the guest for a kick, and then looks once
 //! more, so no request is overlooked.
 //!
-//! The wait is for a completion or for an epoll descriptor, which has the guest's kicks (edge
-//! triggered, so that the worker never reads a descriptor that the guest's side could make block)
-//! and the worker's own eventfd, by which a stop or a change of memory wakes it.
+//! A read of one resident page is served while its chain is taken, and needs no operation.
+//!
+//! The wait is for a completion or for the worker's events (`events.rs`). With nothing in flight it
+//! is one system call.
 //!
 //! A guest that breaks the rules of the ring loses the ring: the worker ends what is in flight,
 //! and takes no more until the guest resets the device. Not here: messages of the VMM
 //! (`device.rs`).
 
 use super::chain::{Broken, Chain, Command, Rules, SECTOR_BYTES, SERIAL_BYTES, Table};
+use super::events::{Events, NOW};
 use super::inflight::Tracker;
 use super::memory::Memory;
+use super::orders::{Orders, lock, signal};
 use super::unflushed::Unflushed;
 use crate::export::{Kind, Visit};
 use crate::journal::Journal;
 use crate::latency::{Clock, Timing};
 use crate::request::{Request, Verb};
+use crate::spin::{self, Spin};
 use octavo::{Completion, Interest, Op, Piece, Queue};
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use virtio_bindings::virtio_blk as blk;
@@ -43,70 +45,13 @@ const STACK_BYTES: usize = 256 << 10;
 /// The most operations of one batch.
 const BATCH_MAX: usize = 64;
 
-/// What a device tells its workers.
-pub(super) struct Orders {
-    stopping: AtomicBool,
-    /// The guest's memory. Replaced when the VMM changes it.
-    memory: Mutex<Arc<Memory>>,
-    is_memory_new: AtomicBool,
-    /// The descriptor that signals the guest. Replaced at any time.
-    call: Mutex<Option<File>>,
-    /// The guest has asked for writes that are durable when they end.
-    is_durable: Arc<AtomicBool>,
-    wake: OwnedFd,
-}
+/// A turn signals a sleeping guest after this many ends: the guest then wakes up while the worker
+/// serves the rest of the turn. A guest that is awake asks for no signal.
+const TELL_EVERY: usize = 8;
 
-/// Signals an eventfd. Fails only if nobody has looked at it for 2^64 signals, or, for one that the
-/// VMM has sent, if it is no eventfd; then nobody waits for it.
-fn signal(event: impl AsFd) {
-    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Orders {
-    pub fn new(memory: Arc<Memory>, call: Option<File>, is_durable: Arc<AtomicBool>) -> io::Result<Orders> {
-        Ok(Orders {
-            stopping: AtomicBool::new(false),
-            memory: Mutex::new(memory),
-            is_memory_new: AtomicBool::new(false),
-            call: Mutex::new(call),
-            is_durable,
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
-    }
-
-    pub fn set_memory(&self, memory: Arc<Memory>) {
-        *lock(&self.memory) = memory;
-        self.is_memory_new.store(true, SeqCst);
-        self.wake();
-    }
-
-    /// Replaces the descriptor that signals the guest, and signals it once: the guest may have
-    /// missed a signal to the old one.
-    pub fn set_call(&self, call: Option<File>) {
-        *lock(&self.call) = call;
-        self.signal();
-    }
-
-    fn stop(&self) {
-        self.stopping.store(true, SeqCst);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        signal(&self.wake);
-    }
-
-    /// Signals the guest that requests have ended.
-    fn signal(&self) {
-        if let Some(call) = &*lock(&self.call) {
-            signal(call);
-        }
-    }
-}
+/// The longest time that a worker looks for the guest's next request before it sleeps: enough for
+/// a guest to wake up, take what has ended, and ask again.
+const LOOK_MAX: Duration = Duration::from_micros(20);
 
 /// A ring as the VMM describes it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -186,9 +131,7 @@ struct Running {
 struct Ring {
     queue: Queue,
     ring: VirtQueue,
-    epoll: OwnedFd,
-    /// Kept open while its kicks are waited for.
-    _kick: File,
+    events: Events,
     orders: Arc<Orders>,
     memory: Arc<Memory>,
     tracker: Option<Tracker>,
@@ -199,15 +142,18 @@ struct Ring {
     err: Option<File>,
     journal: Journal,
     clock: Clock,
-    /// By the head of its chain.
-    running: Vec<Option<Running>>,
+    /// The reads of this turn that took no operation, and when they were taken.
+    hits: Option<(u32, Timing)>,
+    /// By the head of its chain. Boxed: most entries are never used, and hits use none.
+    running: Vec<Option<Box<Running>>>,
     in_flight: usize,
     chain: Chain,
     pieces: Vec<Piece>,
     batch: Vec<octavo::Request>,
     ended: Vec<Completion>,
-    /// The guest was given requests back that it does not know of yet.
-    has_news: bool,
+    /// Requests that were given back to the guest since it was last told.
+    news: usize,
+    spin: Spin,
 }
 
 impl Ring {
@@ -230,15 +176,12 @@ impl Ring {
         }
         let used = ring.used_idx(memory.guest(), SeqCst).map_err(wrong)?.0;
         ring.set_next_used(used);
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &orders.wake, EventData::new_u64(0), EventFlags::IN)?;
-        epoll::add(&epoll, &kick, EventData::new_u64(1), EventFlags::IN | EventFlags::ET)?;
+        let events = Events::new(kick, &orders)?;
         Ok(Ring {
             queue,
             running: (0..layout.size).map(|_| None).collect(),
             ring,
-            epoll,
-            _kick: kick,
+            events,
             orders,
             memory,
             tracker,
@@ -249,12 +192,14 @@ impl Ring {
             err,
             journal,
             clock: Clock::default(),
+            hits: None,
             in_flight: 0,
             chain: Chain::default(),
             pieces: Vec::new(),
             batch: Vec::with_capacity(BATCH_MAX),
             ended: Vec::new(),
-            has_news: false,
+            news: 0,
+            spin: Spin::of_at_most(LOOK_MAX),
         })
     }
 
@@ -293,8 +238,9 @@ impl Ring {
         self.journal.note(format_args!("repeating {} requests that were in flight", left.heads.len()));
         self.ring.set_next_avail(used.wrapping_add(left.heads.len() as u16));
         // One after the other: their order is that of their numbers, and the engine has none.
+        let memory = self.memory.clone();
         for head in left.heads {
-            self.begin(head, false)?;
+            self.begin(&memory, head, false)?;
             self.submit();
             while self.in_flight > 0 {
                 self.collect(1)?;
@@ -329,35 +275,45 @@ impl Ring {
         let mut any = false;
         self.clock.begin_phase();
         // Not until the ring is empty: a guest could fill it for ever.
+        let memory = self.memory.clone();
         for _ in 0..BATCH_MAX {
-            let next = self.ring.iter(self.memory.guest()).map(|mut heads| heads.next());
+            let next = self.ring.iter(memory.guest()).map(|mut heads| heads.next());
             let Some(chain) = next.map_err(|_| Broken("the available ring is not a ring"))? else { break };
-            self.begin(chain.head_index(), true)?;
+            self.begin(&memory, chain.head_index(), true)?;
             any = true;
+        }
+        if let Some((count, taken)) = self.hits.take() {
+            // Their time ends with the batch: the guest hears of all of them together.
+            self.clock.begin_phase();
+            (0..count).for_each(|_| self.visit.counts.ended(Kind::Read, taken, &mut self.clock, false));
         }
         self.submit();
         Ok(any)
     }
 
     /// Begins the request of a chain.
-    fn begin(&mut self, head: u16, is_new: bool) -> Result<(), Broken> {
-        let memory = self.memory.clone();
+    fn begin(&mut self, memory: &Arc<Memory>, head: u16, is_new: bool) -> Result<(), Broken> {
         if self.running.get(usize::from(head)).is_none_or(|running| running.is_some()) {
             return Err(Broken("a request that is in flight was made available again"));
         }
         let table = Table { start: GuestAddress(self.ring.desc_table()), count: self.ring.size() };
-        self.chain.read(&memory, table, head)?;
+        self.chain.read(memory, table, head)?;
         let object = &self.visit.served.export.object;
         let rules = Rules {
             len_bytes: object.len_bytes() / SECTOR_BYTES * SECTOR_BYTES,
             read_only: self.visit.served.read_only(),
             is_durable: self.orders.is_durable.load(SeqCst),
         };
-        let command = self.chain.command(&memory, &rules)?;
+        let command = self.chain.command(memory, &rules)?;
         if let Some(tracker) = self.tracker.as_mut().filter(|_| is_new) {
             tracker.begin(head);
         }
         self.visit.counts.received();
+        if let Command::Transfer(request) = &command
+            && self.read_resident(request, memory)?
+        {
+            return self.end_hit(memory, head, request.len_bytes);
+        }
         self.in_flight += 1;
         let running = Running {
             kind: Kind::Unknown,
@@ -371,21 +327,48 @@ impl Ring {
             status: self.chain.status,
             memory: memory.clone(),
         };
-        self.running[usize::from(head)] = Some(running);
+        self.running[usize::from(head)] = Some(Box::new(running));
         match command {
-            Command::Transfer(request) => self.begin_transfer(head, request, &memory),
+            Command::Transfer(request) => self.begin_transfer(head, request, memory),
             Command::Clear(requests) => {
                 requests.into_iter().for_each(|request| self.issue_clear(head, request));
                 Ok(())
             }
             Command::GetId => {
-                let written = self.chain.put(&memory, &self.serial)?;
+                let written = self.chain.put(memory, &self.serial)?;
                 self.get(head).written_bytes = written as u32;
                 self.end(head)
             }
             Command::Unsupported => self.end_with(head, blk::VIRTIO_BLK_S_UNSUPP),
             Command::Refused => self.end_with(head, blk::VIRTIO_BLK_S_IOERR),
         }
+    }
+
+    /// Serves a read whose bytes lie in one resident page and go to one place. Returns whether it
+    /// did: such a read needs no operation.
+    fn read_resident(&mut self, request: &Request, memory: &Memory) -> Result<bool, Broken> {
+        let Request { offset_bytes: offset, len_bytes, verb: Verb::Read { .. }, .. } = *request else {
+            return Ok(false);
+        };
+        let object = &self.visit.served.export.object;
+        let page_bytes = object.page_bytes();
+        if offset % page_bytes + u64::from(len_bytes) > page_bytes {
+            return Ok(false);
+        }
+        self.chain.pieces(request.verb, memory, &mut self.pieces)?;
+        match *self.pieces {
+            [piece] => Ok(memory.read_resident(object, offset, piece)),
+            _ => Ok(false),
+        }
+    }
+
+    /// Reports the end of a read that took no operation.
+    fn end_hit(&mut self, memory: &Memory, head: u16, len_bytes: u32) -> Result<(), Broken> {
+        self.report(head, memory, self.chain.status, blk::VIRTIO_BLK_S_OK as u8, len_bytes)?;
+        self.visit.counts.read(len_bytes);
+        let taken = self.clock.take();
+        self.hits.get_or_insert((0, taken)).0 += 1;
+        Ok(())
     }
 
     fn begin_transfer(&mut self, head: u16, request: Request, memory: &Arc<Memory>) -> Result<(), Broken> {
@@ -502,23 +485,8 @@ impl Ring {
         if let Some(begun) = running.flush.filter(|_| is_good) {
             self.unflushed.end_flush(begun);
         }
-        running
-            .memory
-            .guest()
-            .write_obj(running.status_code, running.status)
-            .map_err(|_| Broken::DESCRIPTOR)?;
-        if let Some(tracker) = &self.tracker {
-            tracker.before_use(head);
-        }
-        // The status counts as written.
-        let written_bytes = if is_good { running.written_bytes.saturating_add(1) } else { 1 };
-        self.ring
-            .add_used(self.memory.guest(), head, written_bytes)
-            .map_err(|_| Broken("the used ring leads out of the guest's memory"))?;
-        if let Some(tracker) = &self.tracker {
-            tracker.after_use(head, self.ring.next_used());
-        }
-        self.has_news = true;
+        let Running { status, status_code, written_bytes, .. } = *running;
+        self.report(head, &running.memory, status, status_code, if is_good { written_bytes } else { 0 })?;
         let counts = &self.visit.counts;
         counts.ended(running.kind, running.timing, &mut self.clock, !is_good);
         match running.kind {
@@ -529,9 +497,36 @@ impl Ring {
         Ok(())
     }
 
+    /// Writes the status of a request, and gives its chain back to the guest (I2).
+    fn report(
+        &mut self,
+        head: u16,
+        memory: &Memory,
+        status: GuestAddress,
+        status_code: u8,
+        written_bytes: u32,
+    ) -> Result<(), Broken> {
+        memory.guest().write_obj(status_code, status).map_err(|_| Broken::DESCRIPTOR)?;
+        if let Some(tracker) = &self.tracker {
+            tracker.before_use(head);
+        }
+        // The status counts as written.
+        self.ring
+            .add_used(self.memory.guest(), head, written_bytes.saturating_add(1))
+            .map_err(|_| Broken("the used ring leads out of the guest's memory"))?;
+        if let Some(tracker) = &self.tracker {
+            tracker.after_use(head, self.ring.next_used());
+        }
+        self.news += 1;
+        match self.news < TELL_EVERY {
+            true => Ok(()),
+            false => self.tell(),
+        }
+    }
+
     /// Signals the guest if requests have ended and it wants to know.
     fn tell(&mut self) -> Result<(), Broken> {
-        if !std::mem::take(&mut self.has_news) {
+        if std::mem::take(&mut self.news) == 0 {
             return Ok(());
         }
         let guest = self.memory.guest();
@@ -555,46 +550,47 @@ impl Ring {
 
     /// Waits for a kick, an order or a completion.
     fn wait(&mut self) -> Result<(), Broken> {
-        if self.poll > Duration::ZERO && self.spin()? {
+        if self.look()? {
             return Ok(());
         }
         if self.ring.enable_notification(self.memory.guest()).map_err(|_| Broken::RING)? {
             return Ok(());
         }
+        if self.queue.at_rest() {
+            // Nothing of this ring is in the engine: one call waits for kicks and orders.
+            self.events.take(&self.orders, None);
+            return self.ring.disable_notification(self.memory.guest()).map_err(|_| Broken::RING);
+        }
         let mut ended = std::mem::take(&mut self.ended);
         let interest = Interest { readable: true, writable: false };
         let came =
-            self.queue.wait_or(self.epoll.as_fd(), interest, None, |completion| ended.push(completion));
+            self.queue.wait_or(self.events.as_fd(), interest, None, |completion| ended.push(completion));
         if came.readable {
-            self.take_events();
+            self.events.take(&self.orders, Some(&NOW));
         }
         self.take_ended(ended)?;
         self.ring.disable_notification(self.memory.guest()).map_err(|_| Broken::RING)
     }
 
-    /// Looks for work for `poll`. Returns whether there is any.
-    fn spin(&mut self) -> Result<bool, Broken> {
-        let until = Instant::now() + self.poll;
-        loop {
-            let available = self.ring.avail_idx(self.memory.guest(), SeqCst);
-            let available = available.map_err(|_| Broken::RING)?;
-            if available.0 != self.ring.next_avail() || self.collect(0)? {
-                return Ok(true);
-            }
-            if Instant::now() >= until {
-                return Ok(false);
-            }
-            std::hint::spin_loop();
-        }
+    /// Looks for work without a sleep: for `poll`, or for a shorter time while that succeeds
+    /// (`spin.rs`). Returns whether there is any.
+    fn look(&mut self) -> Result<bool, Broken> {
+        let mut spin = std::mem::replace(&mut self.spin, Spin::of_at_most(LOOK_MAX));
+        let poll = self.poll;
+        let look = || match self.has_work() {
+            Ok(false) => None,
+            found => Some(found),
+        };
+        let found = match poll {
+            Duration::ZERO => spin.wait(Instant::now, look),
+            poll => spin::look_for(poll, Instant::now, look),
+        };
+        self.spin = spin;
+        found.unwrap_or(Ok(false))
     }
 
-    /// Takes the edges of kicks, and the worker's own wake-ups.
-    fn take_events(&self) {
-        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 2];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Whatever came, the next turn looks at everything.
-        let _ = epoll::wait(&self.epoll, &mut events[..], Some(&now));
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.orders.wake, &mut count);
+    fn has_work(&mut self) -> Result<bool, Broken> {
+        let available = self.ring.avail_idx(self.memory.guest(), SeqCst).map_err(|_| Broken::RING)?;
+        Ok(available.0 != self.ring.next_avail() || self.collect(0)?)
     }
 }
