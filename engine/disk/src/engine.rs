@@ -60,6 +60,15 @@ pub(crate) struct Blocking {
     event: OnceLock<OwnedFd>,
 }
 
+/// Executes an I/O of a ring on a thread of the pool, whatever the ring's engine is.
+pub(crate) fn execute_aside<S: Sink + 'static>(ring: &Arc<S>, job: FileIo) {
+    if cfg!(shuttle) {
+        job.execute(&**ring);
+    } else {
+        pool::submit(ring, vec![job]);
+    }
+}
+
 impl FileEngine {
     pub(crate) fn new(options: &RingOptions) -> io::Result<FileEngine> {
         static WARNED: Once = Once::new();

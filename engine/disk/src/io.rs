@@ -8,15 +8,21 @@ pub(crate) mod buffer;
 pub(crate) mod method;
 pub(crate) mod single;
 pub(crate) mod sink;
+pub(crate) mod survey;
 
 use crate::error::{IoError, Reason};
 use crate::io::buffer::{ALIGNMENT_BYTES, BufferList, IoBuffer};
-use crate::io::method::Method;
+use crate::io::method::{Method, Methods};
+use crate::io::survey::Survey;
 use crate::op::Op;
+use crate::sync::Arc;
 
 /// Attempts in a row without progress after which a part fails. The kernel answers EINTR, EAGAIN or
 /// a short count a few times at most; a device that does so more often will not recover.
 const STALLS_MAX: u8 = 64;
+
+/// The reason of a fast clearing that the store refuses.
+pub(crate) const NOT_FAST: Reason = Reason::Borrowed("the store cannot clear a range without writing zeros");
 
 /// The most parts that one I/O has: one for the direct descriptor, one for the tail's buffered
 /// descriptor.
@@ -66,6 +72,10 @@ pub(crate) struct Io {
     pub(crate) parts: [Part; PARTS],
     /// Unfinished parts. A sync has one, with an empty range.
     pub(crate) parts_left: u8,
+    /// The methods of clearing that may be used.
+    pub(crate) methods: Methods,
+    /// The survey that this I/O makes instead of moving bytes.
+    pub(crate) survey: Option<Arc<Survey>>,
     /// The first failure: an error number, and a reason that explains it.
     failure: Option<(i32, Option<Reason>)>,
 }
@@ -84,8 +94,21 @@ impl Io {
         Io::with(op, offset, BufferList::Zeros(len_bytes), token)
     }
 
+    /// Creates a survey. It moves no bytes.
+    pub(crate) fn survey(survey: Arc<Survey>, token: u64) -> Io {
+        Io { survey: Some(survey), ..Io::with(Op::Read, 0, BufferList::new(&[]), token) }
+    }
+
     fn with(op: Op, offset: u64, buffers: BufferList, token: u64) -> Io {
-        Io { token, op, offset, buffers, parts: [Part::NONE; PARTS], parts_left: 0, failure: None }
+        let parts = [Part::NONE; PARTS];
+        let (methods, survey) = (Methods::All, None);
+        Io { token, op, offset, buffers, parts, parts_left: 0, methods, survey, failure: None }
+    }
+
+    /// Returns the method to try after the present one of a part has failed.
+    pub(crate) fn next_method(&self, index: usize) -> Option<Method> {
+        let next = self.parts[index].method.next(self.op);
+        next.filter(|method| self.methods.allow(*method))
     }
 
     /// Cuts the I/O at the end of a store of `len_bytes`, and fills the part of a read past that
@@ -135,13 +158,17 @@ impl Io {
             // A thread that exits cancels the I/O that it had handed to the kernel's workers. The
             // I/O belongs to the ring and not to that thread, so it is tried again.
             Err(libc::EINTR | libc::EAGAIN | libc::ECANCELED) => self.stall(index, libc::EAGAIN),
-            Err(errno) => match self.parts[index].method.next(self.op) {
+            Err(errno) => match self.next_method(index) {
                 Some(method) => {
                     self.parts[index].method = method;
                     true
                 }
-                None => {
+                None if self.methods == Methods::All => {
                     self.fail(errno, None);
+                    false
+                }
+                None => {
+                    self.fail(libc::EOPNOTSUPP, Some(NOT_FAST));
                     false
                 }
             },

@@ -32,6 +32,7 @@
 //! | `sim.rs`, `sim/` | [`SimDisk`]: a simulated disk that reorders, fails, tears and crashes |
 //! | `io.rs` | one I/O: how it is cut into parts, and how its parts continue |
 //! | `io/buffer.rs`, `method.rs` | the memory of an I/O; the methods of clearing a range |
+//! | `io/survey.rs` | [`Survey`]: looks for the [`Holes`] of a file |
 //! | `io/sink.rs`, `single.rs` | a ring, as all files above see it; a wait for one I/O |
 //! | `process.rs`, `error.rs` | children of `fork`; errors |
 //! | `identity.rs`, `op.rs`, `sync.rs` | identities; operations; std or shuttle |
@@ -54,6 +55,7 @@ pub use engine::{Engine, RingOptions};
 pub use error::{IoError, OpenError};
 pub use identity::Identity;
 pub use io::buffer::{AlignedBytes, IoBuffer};
+pub use io::survey::{Holes, Survey};
 pub use op::Op;
 pub use process::Process;
 pub use ring::Ring;

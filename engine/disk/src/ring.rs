@@ -14,6 +14,8 @@ use crate::engine::{FileEngine, RingOptions};
 use crate::error::IoError;
 use crate::io::Io;
 use crate::io::buffer::IoBuffer;
+use crate::io::method::Methods;
+use crate::io::survey::Survey;
 use crate::op::Op;
 use crate::process::Process;
 use crate::ring::inbox::RingCore;
@@ -96,6 +98,26 @@ impl Ring {
     /// ```
     pub fn push_clear(&self, store: &Store, op: Op, offset: u64, len_bytes: u64, token: u64) {
         self.core.push(store, Io::clear(op, offset, len_bytes, token));
+    }
+
+    /// Queues an I/O that clears a range, as [`push_clear`](Ring::push_clear) does, but only if the
+    /// store can do so faster than by writing zeros: a file whose file system can, a device that
+    /// can free the range ([`Op::Discard`]), a back end that supports one of the two operations, or
+    /// memory. Otherwise it fails with `EOPNOTSUPP`.
+    ///
+    /// # Panics
+    /// If `op` is neither [`Op::Zero`] nor [`Op::Discard`].
+    pub fn push_clear_fast(&self, store: &Store, op: Op, offset: u64, len_bytes: u64, token: u64) {
+        let mut io = Io::clear(op, offset, len_bytes, token);
+        io.methods = Methods::Fast;
+        self.core.push(store, io);
+    }
+
+    /// Starts a survey, which completes like an I/O and never fails. It runs on a thread of the
+    /// blocking engine, because the kernel has no asynchronous call for it. See
+    /// [`Store::holes`].
+    pub fn push_survey(&self, store: &Store, survey: &Arc<Survey>, token: u64) {
+        self.core.push_survey(store, survey, token);
     }
 
     /// Hands all queued I/O to the kernel, with one system call per `entries` I/Os.

@@ -16,6 +16,7 @@ pub(crate) mod target;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
 use crate::error::{IoError, OpenError};
@@ -23,12 +24,14 @@ use crate::identity::Identity;
 use crate::io::Io;
 use crate::io::buffer::IoBuffer;
 use crate::io::sink::Handle;
+use crate::io::survey::{Holes, Survey};
 use crate::op::Op;
 use crate::process::PerProcess;
 use crate::sim::SimDisk;
 use crate::store::backend::BackendStore;
 use crate::store::change::{Change, Noticed};
 use crate::store::file::FileStore;
+use crate::store::gate::Gate;
 use crate::store::memory::MemoryStore;
 use crate::store::open::OpenOptions;
 use crate::store::request::Backend;
@@ -254,6 +257,48 @@ impl Store {
         };
         file.leave(shard, Op::Read);
         result
+    }
+
+    /// Returns whether a survey can find holes: the store is a regular file.
+    pub fn may_have_holes(&self) -> bool {
+        self.file().is_some_and(|file| !file.is_device)
+    }
+
+    /// Looks for the parts of a range that have no data, and returns those among the first
+    /// `extents_max` extents. Blocks for as long as the file system takes, usually microseconds a
+    /// hole; [`Ring::push_survey`](crate::Ring::push_survey) does the same in the background. A
+    /// store other than a regular file has no holes.
+    ///
+    /// A hole had no data at some moment of the call. A write that ended before the call is never
+    /// in a hole.
+    ///
+    /// # Panics
+    /// If `extents_max` is 0.
+    ///
+    /// # Examples
+    /// ```
+    /// use octavo_disk::{Holes, OpenOptions, Store};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("disk.img");
+    /// let create = OpenOptions { create_len_bytes: Some(1 << 20), ..OpenOptions::default() };
+    /// let store = Store::open(&path, &create)?;
+    /// assert_eq!(store.holes(4096..8192, 10), Holes { ranges: vec![4096..8192], end: 8192 });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn holes(&self, range: Range<u64>, extents_max: usize) -> Holes {
+        let survey = Arc::new(Survey::new(range, extents_max));
+        self.survey(&survey);
+        survey.take()
+    }
+
+    /// Makes a survey on this thread.
+    pub fn survey(&self, survey: &Arc<Survey>) {
+        if self.may_have_holes() {
+            // A survey never fails.
+            let _ = self.run(Io::survey(survey.clone(), 0), Gate::shard_of_thread());
+        } else {
+            survey.find_data();
+        }
     }
 
     /// Returns whether this is a file of a simulated disk. I/O on such a file progresses only while

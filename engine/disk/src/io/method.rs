@@ -25,6 +25,28 @@ pub(crate) enum Method {
     Write,
 }
 
+/// The methods that a clearing may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Methods {
+    All,
+    /// Only those that write no zeros. A clearing fails with `EOPNOTSUPP` if there is none.
+    Fast,
+    /// Only the first one. For devices: the kernel punches a hole quickly or not at all, and zeroes
+    /// a range that it keeps by writing, if need be.
+    First,
+}
+
+impl Methods {
+    /// Returns whether a method other than the first may be used.
+    pub(crate) fn allow(self, method: Method) -> bool {
+        match self {
+            Methods::All => true,
+            Methods::Fast => method != Method::Write,
+            Methods::First => false,
+        }
+    }
+}
+
 impl Method {
     /// Returns the method to try first.
     pub(crate) fn first(op: Op) -> Method {

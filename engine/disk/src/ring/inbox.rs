@@ -28,11 +28,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-use crate::engine::FileEngine;
 use crate::engine::job::{FileIo, Harvest};
+use crate::engine::{FileEngine, execute_aside};
 use crate::error::IoError;
 use crate::io::Io;
 use crate::io::sink::{Handle, Sink};
+use crate::io::survey::Survey;
 use crate::sim::SimDisk;
 use crate::store::gate::Gate;
 use crate::store::{Kind, Store};
@@ -175,6 +176,18 @@ impl RingCore {
                 self.complete(token, result, None);
             }
         }
+    }
+
+    /// See `Ring::push_survey`.
+    pub(crate) fn push_survey(self: &Arc<RingCore>, store: &Store, survey: &Arc<Survey>, token: u64) {
+        // Relaxed: a count (R1).
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if !store.may_have_holes() {
+            survey.find_data();
+            return self.complete(token, Ok(()), None);
+        }
+        let io = Io::survey(survey.clone(), token);
+        execute_aside(self, FileIo::begin(io, store, self.shard));
     }
 
     /// Moves the completions that the kernel has posted to the inbox.

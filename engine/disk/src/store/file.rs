@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use crate::error::{IoError, OpenError};
 use crate::identity::Identity;
 use crate::io::buffer::IoBuffer;
-use crate::io::{Channel, Io, PARTS, Part};
+use crate::io::method::Methods;
+use crate::io::{Channel, Io, NOT_FAST, PARTS, Part};
 use crate::op::Op;
 use crate::store::gate::Gate;
 use crate::store::lock::{Numbers, Ownership};
@@ -246,6 +247,13 @@ impl FileStore {
         let len_bytes = self.len_bytes();
         let granule_bytes = if self.is_direct() { self.block_bytes } else { 1 };
         io.cut(len_bytes, self.tail_start(len_bytes), granule_bytes);
+        if self.is_device && io.methods == Methods::Fast {
+            io.methods = Methods::First;
+            if io.op != Op::Discard {
+                io.fail(libc::EOPNOTSUPP, Some(NOT_FAST));
+                io.parts_left = 0;
+            }
+        }
     }
 
     /// Reads a range into one buffer with one system call, and returns the outcome of the call.
@@ -260,6 +268,10 @@ impl FileStore {
     /// Executes every part of a cut I/O on this thread. `first` is the outcome of the first
     /// attempt, if the caller has made it.
     pub(crate) fn execute(&self, io: &mut Io, mut first: Option<Result<usize, i32>>) {
+        if let Some(survey) = &io.survey {
+            // Surveys move the position of the descriptor, which no other call uses.
+            return survey.find(self.descriptor(Channel::Tail));
+        }
         let mut pieces: Vec<IoBuffer> = Vec::new();
         for index in 0..PARTS.min(io.parts_left as usize) {
             // Bounded: `Io::advance` fails a part that makes no progress.

@@ -28,10 +28,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::errno_and_reason;
 use crate::identity::Identity;
-use crate::io::Io;
 use crate::io::buffer::IoBuffer;
 use crate::io::method::Method;
 use crate::io::sink::Sink;
+use crate::io::{Io, NOT_FAST};
 use crate::op::Op;
 use crate::process::Process;
 use crate::store::gate::Gate;
@@ -437,11 +437,15 @@ impl Flight {
 
     /// Skips the methods of clearing that the back end does not support.
     fn skip_unsupported(&mut self) {
-        let Flight { io, carrier, .. } = self;
-        while let Some(next) = io.parts[0].method.next(io.op)
-            && !carrier.supports(io.parts[0].method)
-        {
-            io.parts[0].method = next;
+        while !self.carrier.supports(self.io.parts[0].method) {
+            match self.io.next_method(0) {
+                Some(next) => self.io.parts[0].method = next,
+                None => {
+                    self.io.fail(libc::EOPNOTSUPP, Some(NOT_FAST));
+                    self.io.parts_left = 0;
+                    return;
+                }
+            }
         }
     }
 
@@ -477,7 +481,7 @@ impl Flight {
         let again = self.io.advance(0, outcome);
         self.io.explain(reason);
         self.skip_unsupported();
-        again
+        again && self.io.parts_left > 0
     }
 
     /// Ends the I/O with an error.
