@@ -1,6 +1,8 @@
 //! Requests and completions: what callers ask of an object, and what they get back. Not here:
 //! the calls (`api`), tasks in flight (`flight`).
 
+use octavo_disk::Holes;
+
 use crate::error::Error;
 use crate::memory::{Buffer, Memory};
 use crate::position::ByteOffset;
@@ -141,6 +143,31 @@ pub enum Op {
         len: u64,
         /// Whether the request completes only when the zeros are durable.
         durable: bool,
+    },
+    /// Zeroes a range if the store can do so faster than by writing zeros: the file system of a
+    /// file, a device that can free the range, a back end with an operation for it. Otherwise the
+    /// request fails with [`Error::Io`] and the error number `EOPNOTSUPP`, and changes nothing.
+    /// Parts of pages at the ends of the range are zeroed in the cache.
+    ZeroFast {
+        /// Offset in the object, in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Whether the store may free the space of the range.
+        free: bool,
+        /// Whether the request completes only when the zeros are durable.
+        durable: bool,
+    },
+    /// Finds the holes of a range; see [`Object::holes`](crate::Object::holes).
+    Holes {
+        /// Offset in the object, in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// The most extents to find, holes and data in turn.
+        extents_max: usize,
+        /// What was found, in the completion. Ignored in a request.
+        found: Holes,
     },
     /// Advises how a range will be used; see [`Object::advise`](crate::Object::advise).
     Advise {

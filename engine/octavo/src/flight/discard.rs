@@ -2,7 +2,7 @@
 //! no acknowledged write is lost.
 //!
 //! - **C1 edges**: zeros are written to the partial pages at the range's ends, as by any other
-//!   write.
+//!   write. A fast clearing does this last.
 //! - **C2 close**: the range of whole pages is closed ([`Ranges`](crate::wait::Ranges)): no page of
 //!   it is brought in. Resident pages may still be read and written.
 //! - **C3 take**: every resident page of the range is taken, under its set's lock. A clean page is
@@ -55,6 +55,9 @@ static ZEROS: [AtomicU8; PageSize::BYTES_MOST] = [const { AtomicU8::new(0) }; Pa
 pub(crate) struct ClearState {
     /// When the range is cleared, the task becomes a sync of the range.
     pub durable: bool,
+    /// The store must not write zeros. The edges come last, so that a store that refuses leaves
+    /// the range as it was.
+    is_fast: bool,
     /// Discard or zero.
     op: octavo_disk::Op,
     /// Pages of which only a part is cleared.
@@ -103,13 +106,27 @@ impl Task {
             edges.dedup();
             edges.retain(|page| !whole.contains(page));
         }
-        let clear =
-            ClearState { durable, op, edges, whole, end: offset + len, in_flight: false, holds: false };
+        let clear = ClearState {
+            durable,
+            is_fast: false,
+            op,
+            edges,
+            whole,
+            end: offset + len,
+            in_flight: false,
+            holds: false,
+        };
         let job = Job::Clear(Box::new(clear));
         let mut task = Task::new(job, object.clone(), offset, Lent::NONE, len as usize);
         // The clearing keeps its own list of pages, so the task's cursor stays empty.
         Range { start: task.next, end: task.end } = NONE;
         Ok(task)
+    }
+
+    /// Makes a clearing fail if the store would have to write zeros.
+    pub fn only_fast(mut self) -> Task {
+        self.clear().is_fast = true;
+        self
     }
 
     /// The state of a clearing.
@@ -137,7 +154,9 @@ pub(crate) fn advance(owner: &mut Owner<'_>) {
     }
     // C1.
     let tried = std::mem::take(&mut task.again);
-    let edges = std::mem::take(&mut task.clear().edges);
+    let clear = task.clear();
+    let is_first = !clear.is_fast || clear.whole.is_empty();
+    let edges = if is_first { std::mem::take(&mut clear.edges) } else { Vec::new() };
     tried.into_iter().for_each(|page| write::page(owner, page, false));
     edges.into_iter().for_each(|page| write::page(owner, page, true));
     // C2 to C4, one part at a time: when a part has ended, the next one begins.
@@ -145,7 +164,7 @@ pub(crate) fn advance(owner: &mut Owner<'_>) {
     if clear.whole.is_empty() || clear.in_flight {
         return;
     }
-    let (op, pages) = (clear.op, clear.whole.clone());
+    let (op, is_fast, pages) = (clear.op, clear.is_fast, clear.whole.clone());
     if owner.waits(RESUME, |waiter| !object.ranges.close(pages.clone(), waiter)) {
         return;
     }
@@ -170,7 +189,7 @@ pub(crate) fn advance(owner: &mut Owner<'_>) {
     }
     let clear = owner.task().clear();
     (clear.in_flight, clear.holds) = (true, holds);
-    owner.push(Kind::Clear { op, end }, pages.start, Pages::none(owner.id), None);
+    owner.push(Kind::Clear { op, is_fast, end }, pages.start, Pages::none(owner.id), None);
 }
 
 /// Checks, with the range closed, whether a clearing may continue with these pages. The length
@@ -212,13 +231,18 @@ pub(crate) fn cleared(
     object.ranges.open(&pages);
     clear.in_flight = false;
     clear.whole.start = pages.end;
-    let is_whole = clear.whole.is_empty();
-    if let Err(source) = result {
-        task.fail_io(Count::WriteErrors, &source);
+    let is_begun = clear.is_begun();
+    match result {
+        // An answer, and no failure of the store.
+        Err(source) if clear.is_fast && source.errno() == libc::EOPNOTSUPP => {
+            task.fail(task.object.io_error(&source));
+        }
+        Err(source) => task.fail_io(Count::WriteErrors, &source),
+        Ok(()) => {}
     }
-    match is_whole || task.error.is_some() {
+    match is_begun || task.error.is_some() {
         true => lane.step(work, id),
-        // The owner begins the next part. Until then, the clearing holds no page.
+        // The owner begins the next part, or the edges. Until then, the clearing holds no page.
         false => lane.retry(id, RESUME),
     }
 }

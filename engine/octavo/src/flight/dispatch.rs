@@ -17,7 +17,7 @@ use octavo_table::Tag;
 use super::lane::{Lane, Work};
 use super::owner::Owner;
 use super::task::{Ended, Job, Kind, Task};
-use super::{discard, read, read_ahead, write, writeback};
+use super::{discard, holes, read, read_ahead, write, writeback};
 use crate::memory::copy;
 use crate::sync::Arc;
 use crate::wait::{RESUME, TaskId};
@@ -106,6 +106,7 @@ impl Lane {
         match owner.task().job {
             Job::Nap => {}
             Job::Clear(_) => discard::advance(owner),
+            Job::Holes(_) => holes::advance(owner),
             Job::Sync(_) => writeback::advance(owner),
             Job::Read | Job::Populate | Job::Ahead | Job::Write { .. } => advance_pages(owner),
         }
@@ -176,6 +177,7 @@ impl Lane {
             Kind::Clean => writeback::cleaned(self, work, transfer, result),
             Kind::Flush => writeback::flushed(self, work, transfer, result),
             Kind::Clear { end, .. } => discard::cleared(self, work, transfer, end, result),
+            Kind::Survey => holes::surveyed(self, &transfer),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! | which verb continues or ends a task | `dispatch` |
 //! | how I/O travels | `transfers` |
 //! | how owners wait, in the lane or elsewhere | `parking`, `descriptor` |
-//! | the verbs | `read`, `read_ahead`, `write`, `writeback`, `discard` |
+//! | the verbs | `read`, `read_ahead`, `write`, `writeback`, `discard`, `holes` |
 //! | requests for other nodes | `messages`, `workers` |
 //! | blocking calls | `blocking`, `alone` |
 
@@ -22,6 +22,7 @@ mod crew;
 mod descriptor;
 mod discard;
 mod dispatch;
+mod holes;
 mod lane;
 mod lanes;
 mod messages;

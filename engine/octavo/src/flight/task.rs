@@ -11,6 +11,7 @@ use octavo_disk::IoError;
 use octavo_table::SlotIndex;
 
 use super::discard::{self, ClearState};
+use super::holes::Search;
 use super::writeback::SyncState;
 use crate::error::Error;
 use crate::memory::{Bounce, Lent};
@@ -41,6 +42,8 @@ pub(crate) enum Job {
     Sync(Box<SyncState>),
     /// Clears the range; then, if its state says `durable`, becomes a `Sync` of the range.
     Clear(Box<ClearState>),
+    /// Finds the holes of the range.
+    Holes(Box<Search>),
     /// Does nothing but wait until its one waiter is woken.
     Nap,
 }
@@ -175,6 +178,7 @@ impl Task {
     pub fn is_through(&self) -> bool {
         let is_begun = match &self.job {
             Job::Clear(clear) => clear.is_begun(),
+            Job::Holes(_) => self.has_searched(),
             _ => true,
         };
         is_begun && self.next >= self.end && self.again.is_empty()
@@ -280,7 +284,9 @@ pub(crate) enum Kind {
     Flush,
     /// Tells the store to clear a range, up to page `end`. The pages of the range are held or not
     /// resident.
-    Clear { op: octavo_disk::Op, end: PageIndex },
+    Clear { op: octavo_disk::Op, is_fast: bool, end: PageIndex },
+    /// Asks the store for its holes.
+    Survey,
 }
 
 /// An I/O in flight.

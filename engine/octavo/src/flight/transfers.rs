@@ -12,8 +12,8 @@ use octavo_disk::{IoBuffer, IoError, Ring};
 use slab::Slab;
 
 use super::lane::{Gathered, Lane, Work};
-use super::read;
 use super::task::{Ended, Kind, Pages, Role, Task, Transfer, TransferPage};
+use super::{holes, read};
 use crate::memory::copy;
 use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, MutexGuard};
@@ -113,9 +113,16 @@ impl Lane {
             Kind::Fill | Kind::StrayRead | Kind::StrayUpdate => octavo_disk::Op::Read,
             Kind::Store | Kind::Clean | Kind::StrayWrite => octavo_disk::Op::Write,
             Kind::Flush => octavo_disk::Op::Sync,
-            Kind::Clear { op, end } => {
+            Kind::Clear { op, is_fast, end } => {
                 let len = transfer.object.partition.page_size.len_of(end - transfer.page);
-                return self.ring.push_clear(store, op, offset, len, token);
+                return match is_fast {
+                    true => self.ring.push_clear_fast(store, op, offset, len, token),
+                    false => self.ring.push_clear(store, op, offset, len, token),
+                };
+            }
+            Kind::Survey => {
+                let survey = holes::survey_of(&work.tasks[transfer.pages.first().task]);
+                return self.ring.push_survey(store, survey, token);
             }
         };
         // SAFETY: the buffers are frames in state Filling, which no other thread touches and which

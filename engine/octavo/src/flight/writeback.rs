@@ -474,7 +474,7 @@ impl Task {
 impl ObjectInner {
     /// Returns the lowest `most` dirty pages of a range, in order, or all if there are fewer.
     /// Includes pages that a writer owns, because they may have been dirty before.
-    fn dirty_pages(&self, pages: &Range<PageIndex>, most: usize) -> Vec<PageIndex> {
+    pub(super) fn dirty_pages(&self, pages: &Range<PageIndex>, most: usize) -> Vec<PageIndex> {
         let partition = &*self.partition;
         if partition.table.dirty_pages() == 0 {
             return Vec::new();
@@ -492,7 +492,7 @@ impl ObjectInner {
         let _still = lock(&partition.moves);
         #[cfg(test)]
         WALKS.with(|walks| walks.set(walks.get() + 1));
-        partition.table.for_each_dirty(|_, tag, _| {
+        partition.table.for_each_dirty_page(|tag| {
             let (object, page) = partition.page_of(tag);
             if object == self.id && pages.contains(&page) {
                 lowest.add(page);

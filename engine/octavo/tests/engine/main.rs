@@ -15,6 +15,7 @@ mod foreign;
 mod forked;
 mod hanging;
 mod history;
+mod holes;
 mod kernel;
 mod lanes;
 mod lending;

@@ -65,6 +65,14 @@ pub(super) fn service(object: &Object, request: &mut Request) -> Result<Service,
             let op = octavo_disk::Op::Zero;
             return Ok(Service::Task(Task::clearing(inner, op, ByteOffset(*offset), *len, *durable)?));
         }
+        Op::ZeroFast { offset, len, free, durable } => {
+            let op = if *free { octavo_disk::Op::Discard } else { octavo_disk::Op::Zero };
+            let task = Task::clearing(inner, op, ByteOffset(*offset), *len, *durable)?;
+            return Ok(Service::Task(task.only_fast()));
+        }
+        Op::Holes { offset, len, extents_max, .. } => {
+            return Ok(Service::Task(Task::finding_holes(inner, *offset, *len, *extents_max)?));
+        }
         Op::Advise { offset, len, advice: Advice::WillNeed } => {
             (Job::Populate, *offset, object.populate_len(*len), Lent::NONE)
         }
