@@ -5,7 +5,7 @@
 //!
 //! - **E1** Only the oldest read that lacks buffers gets any, and a write gets one only while no
 //!   read lacks any. The request that holds the reserve therefore never waits for a younger
-//!   request.
+//!   request. A status request counts as a read of one buffer, which will hold its answer.
 //! - **E2** A contiguous read keeps its pieces until it has all of them. Suppose it is the oldest
 //!   read that lacks a buffer, none of its pieces is in the engine, and it holds the reserve. Then
 //!   no buffer is certain to return to it, so it *streams*: it delivers the pieces that it has, and
@@ -21,6 +21,7 @@ use crate::buffers::Buffers;
 use crate::journal::Journal;
 use crate::latency::Timing;
 use crate::request::{Cause, Event, Failure, Request, RequestId, Verb};
+use octavo::disk::Holes;
 use octavo::{Buffer, Completion, Interest, Object, Op, Queue};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -33,6 +34,10 @@ const BATCH_MAX: usize = 32;
 /// were copied out of the cache in the processor's cache until the socket copies them again, and
 /// lets the client read the first replies while the server prepares the next ones.
 pub(crate) const BATCH_READ_BYTES: usize = 256 << 10;
+
+/// The memory for the answer to a status request, or for its first part if memory is short. An
+/// answer is shorter than the extents that were found, but never empty.
+pub(crate) const STATUS_BYTES: usize = 16 << 10;
 
 /// A request between its start and its last event.
 struct Running {
@@ -53,6 +58,13 @@ struct Running {
     /// No further operation will be issued for bytes of the request: it ends with its last
     /// operation.
     issued: bool,
+}
+
+impl Running {
+    /// Returns whether the engine has read all bytes.
+    fn is_read(&self) -> bool {
+        u64::from(self.read_bytes) == self.request.len_bytes
+    }
 }
 
 /// The most bytes that an executor holds per request in flight: its `Running`, and its entries in
@@ -134,10 +146,10 @@ impl Executor {
     /// checked it, and bounds the number of requests in flight.
     pub fn start(&mut self, request: Request, timing: Timing) {
         let Request { offset_bytes: offset, durable, .. } = request;
-        let len = u64::from(request.len_bytes);
+        let len = request.len_bytes;
         let op = match request.verb {
             Verb::Write => unreachable!("a write starts with its first bytes: start_write"),
-            Verb::Read { .. } => {
+            Verb::Read { .. } | Verb::Status { .. } => {
                 let id = self.requests.open(request, timing);
                 return self.requests.lacking.push_back(id);
             }
@@ -145,6 +157,7 @@ impl Executor {
             // A discarded range is guaranteed to read as zeros.
             Verb::Discard | Verb::Zero { hole: true } => Op::Discard { offset, len, durable },
             Verb::Zero { hole: false } => Op::Zero { offset, len, durable },
+            Verb::ZeroFast { hole } => Op::ZeroFast { offset, len, free: hole, durable },
             Verb::Prefetch => Op::Advise { offset, len, advice: octavo::Advice::WillNeed },
         };
         let id = self.requests.open(request, timing);
@@ -175,11 +188,11 @@ impl Executor {
         let (request, at) = (running.request, running.issued_bytes);
         running.issued_bytes += len_bytes;
         assert!(
-            running.issued_bytes <= request.len_bytes,
+            u64::from(running.issued_bytes) <= request.len_bytes,
             "a write has no more bytes than its request announced"
         );
         let offset = request.offset_bytes + u64::from(at);
-        let durable = request.durable && len_bytes == request.len_bytes;
+        let durable = request.durable && u64::from(len_bytes) == request.len_bytes;
         running.owes_sync = request.durable && !durable;
         self.requests.issue(id, at, Op::Write { offset, len: len_bytes as usize, buffer, durable });
         self.submit_full_batch();
@@ -195,7 +208,7 @@ impl Executor {
     pub fn write_end(&mut self, id: RequestId, sink: Sink<'_>) {
         let running = self.requests.get(id);
         running.issued = true;
-        if running.issued_bytes < running.request.len_bytes {
+        if u64::from(running.issued_bytes) < running.request.len_bytes {
             running.failure.get_or_insert((Cause::Closed, running.issued_bytes));
         }
         self.requests.finish(id, sink);
@@ -216,7 +229,11 @@ impl Executor {
         }
         let mut any = false;
         while let Some(&id) = self.requests.lacking.front() {
-            if !self.requests.issue_reads(id, sink) {
+            let is_issued = match self.requests.get(id).request.verb {
+                Verb::Status { extents_max, .. } => self.requests.issue_status(id, extents_max),
+                _ => self.requests.issue_reads(id, sink),
+            };
+            if !is_issued {
                 break;
             }
             self.requests.lacking.pop_front();
@@ -320,7 +337,7 @@ impl Requests {
         loop {
             let running = self.get(id);
             let (request, at) = (running.request, running.issued_bytes);
-            let left_bytes = request.len_bytes - at;
+            let left_bytes = request.len_bytes - u64::from(at);
             if left_bytes == 0 || running.failure.is_some() {
                 running.issued = true;
                 self.finish(id, sink);
@@ -344,6 +361,31 @@ impl Requests {
         }
     }
 
+    /// Issues a status request, if there is memory for its answer. Returns whether it has.
+    fn issue_status(&mut self, id: RequestId, extents_max: u16) -> bool {
+        if self.batch.len() >= BATCH_MAX {
+            return false;
+        }
+        let Some(buffer) = self.buffers.take(STATUS_BYTES, id) else { return false };
+        let running = self.get(id);
+        running.issued = true;
+        let Request { offset_bytes, len_bytes: len, .. } = running.request;
+        self.held.push(Piece { id, offset_bytes, buffer, len_bytes: 0 });
+        let (extents_max, found) = (usize::from(extents_max), Holes::default());
+        self.issue(id, 0, Op::Holes { offset: offset_bytes, len, extents_max, found });
+        true
+    }
+
+    /// Delivers the answer to a status request.
+    fn deliver_status(&mut self, id: RequestId, holes: Holes, sink: Sink<'_>) {
+        let Running { request, timing, .. } = *self.get(id);
+        let at =
+            self.held.iter().position(|piece| piece.id == id).expect("held since the request was issued");
+        let Piece { buffer, .. } = self.held.swap_remove(at);
+        self.close(id);
+        sink(Event::Status { id, request, timing, holes, buffer });
+    }
+
     /// Handles one completion of the engine.
     fn complete(&mut self, completion: Completion, sink: Sink<'_>) {
         let (id, at) = (RequestId(completion.user_data as u16), (completion.user_data >> 16) as u32);
@@ -355,8 +397,12 @@ impl Requests {
         if let Err(error) = &result
             && running.failure.is_none()
         {
-            running.failure = Some((error.into(), at));
-            self.journal.warn(format_args!("{error}"));
+            let cause = error.into();
+            running.failure = Some((cause, at));
+            // An answer, and no failure of the store.
+            if cause != Cause::NotFast || !matches!(running.request.verb, Verb::ZeroFast { .. }) {
+                self.journal.warn(format_args!("{error}"));
+            }
         }
         match op {
             Op::Read { len, buffer, .. } if self.get(id).failure.is_none() => {
@@ -366,6 +412,7 @@ impl Requests {
                 self.buffers.give(buffer);
                 self.finish(id, sink);
             }
+            Op::Holes { found, .. } if self.get(id).failure.is_none() => self.deliver_status(id, found, sink),
             // Operations without a buffer of the cache.
             _ => self.finish(id, sink),
         }
@@ -376,8 +423,7 @@ impl Requests {
         let Piece { id, offset_bytes, buffer, len_bytes } = piece;
         let running = self.get(id);
         running.read_bytes += len_bytes;
-        let (request, timing) = (running.request, running.timing);
-        let last = running.read_bytes == request.len_bytes;
+        let (request, timing, last) = (running.request, running.timing, running.is_read());
         if request.verb == (Verb::Read { contiguous: true }) {
             self.held.push(Piece { id, offset_bytes, buffer, len_bytes });
             self.deliver_in_order(id, sink);
@@ -394,8 +440,7 @@ impl Requests {
         loop {
             let streaming = self.streaming == Some(id);
             let running = self.get(id);
-            let (request, timing) = (running.request, running.timing);
-            let whole = running.read_bytes == request.len_bytes;
+            let (request, timing, whole) = (running.request, running.timing, running.is_read());
             if !(whole || streaming) {
                 return;
             }
@@ -405,7 +450,7 @@ impl Requests {
             let Piece { offset_bytes, buffer, len_bytes, .. } = self.held.swap_remove(index);
             let running = self.get(id);
             running.delivered_bytes += len_bytes;
-            let last = running.delivered_bytes == request.len_bytes;
+            let last = u64::from(running.delivered_bytes) == request.len_bytes;
             if last {
                 self.close(id);
             }

@@ -50,14 +50,24 @@ pub enum Kind {
     Zeroes,
     /// Announcements of ranges that the client will read soon.
     Cache,
+    /// Questions which parts of a range have data.
+    Status,
     /// Commands that the server does not know, answered with an error.
     Unknown,
 }
 
 impl Kind {
     /// All kinds. The index of a kind is its number.
-    pub const ALL: [Kind; 7] =
-        [Kind::Read, Kind::Write, Kind::Flush, Kind::Trim, Kind::Zeroes, Kind::Cache, Kind::Unknown];
+    pub const ALL: [Kind; 8] = [
+        Kind::Read,
+        Kind::Write,
+        Kind::Flush,
+        Kind::Trim,
+        Kind::Zeroes,
+        Kind::Cache,
+        Kind::Status,
+        Kind::Unknown,
+    ];
 
     /// Returns the kind's name, for people and metrics.
     pub fn name(self) -> &'static str {
@@ -68,6 +78,7 @@ impl Kind {
             Kind::Trim => "trim",
             Kind::Zeroes => "zeroes",
             Kind::Cache => "cache",
+            Kind::Status => "status",
             Kind::Unknown => "unknown",
         }
     }
@@ -81,7 +92,7 @@ impl Kind {
             Kind::Write => Class::Write,
             Kind::Flush => Class::Flush,
             Kind::Trim | Kind::Zeroes => Class::Discard,
-            Kind::Cache | Kind::Unknown => return None,
+            Kind::Cache | Kind::Status | Kind::Unknown => return None,
         })
     }
 }

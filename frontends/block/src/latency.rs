@@ -23,8 +23,8 @@ const UNIT_NS: u64 = 250;
 /// The buckets: four of one unit, then four for each of 27 doublings. The last one has no end.
 const BUCKETS: usize = 4 + 4 * 27;
 
-/// The kinds of requests whose times are counted separately. Unknown commands and announcements of
-/// reads have none.
+/// The kinds of requests whose times are counted separately. Unknown commands, announcements of
+/// reads and questions about holes have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Reads that succeeded at once: all pages were resident, and the read waited neither for a

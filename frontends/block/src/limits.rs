@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// The limits of a server.
 ///
-/// A connection uses buffers, which are charged to the cache, a thread, and about 128 bytes per
-/// request in flight: 16 KiB with the defaults. The kernel holds up to 1 MiB of replies that the
+/// A connection uses buffers, which are charged to the cache, a thread, and about 150 bytes per
+/// request in flight: 19 KiB with the defaults. The kernel holds up to 1 MiB of replies that the
 /// client of a unix socket has not read.
 ///
 /// A client that uses TLS takes up to 160 KiB more, which are not charged: 32 KiB for received

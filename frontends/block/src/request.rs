@@ -29,8 +29,21 @@ pub enum Verb {
         /// Allows the store to free the space of the range.
         hole: bool,
     },
+    /// Makes the range read as zeros, if the store can do so faster than by writing zeros. Fails
+    /// with [`Cause::NotFast`] otherwise.
+    ZeroFast {
+        /// Allows the store to free the space of the range.
+        hole: bool,
+    },
     /// Announces that the client will read the range soon.
     Prefetch,
+    /// Asks which parts of the range have data.
+    Status {
+        /// The most extents of the answer.
+        extents_max: u16,
+        /// The form of the answer, for the protocol alone.
+        form: u8,
+    },
 }
 
 /// One request of a client.
@@ -41,7 +54,8 @@ pub struct Request {
     /// The offset of the range in the object.
     pub offset_bytes: u64,
     /// The length of the range, which must lie inside the object (see [`Request::check`]).
-    pub len_bytes: u32,
+    /// That of a read or a write is less than 4 GiB.
+    pub len_bytes: u64,
     /// The operation.
     pub verb: Verb,
     /// Makes the change durable before the request ends.
@@ -55,9 +69,9 @@ impl Request {
     /// # Errors
     /// [`Cause::ReadOnly`], [`Cause::PastEnd`].
     pub fn check(&self, end_bytes: u64, read_only: bool) -> Result<(), Failure> {
-        let changes = matches!(self.verb, Verb::Write | Verb::Discard | Verb::Zero { .. });
-        let fits =
-            self.offset_bytes.checked_add(u64::from(self.len_bytes)).is_some_and(|end| end <= end_bytes);
+        let changes =
+            matches!(self.verb, Verb::Write | Verb::Discard | Verb::Zero { .. } | Verb::ZeroFast { .. });
+        let fits = self.offset_bytes.checked_add(self.len_bytes).is_some_and(|end| end <= end_bytes);
         let cause = match (changes && read_only, fits) {
             (true, _) => Cause::ReadOnly,
             (false, false) => Cause::PastEnd,
@@ -78,6 +92,8 @@ pub enum Cause {
     NoSpace,
     /// The store failed.
     Io,
+    /// The store cannot zero the range faster than by writing zeros.
+    NotFast,
     /// The cache has no memory for the request.
     NoMemory,
     /// The object is closed, or the server is shutting down.
@@ -91,6 +107,7 @@ impl From<&octavo::Error> for Cause {
             octavo::Error::ReadOnly { .. } => Cause::ReadOnly,
             octavo::Error::Io { source, .. } => match source.errno() {
                 libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Cause::NoSpace,
+                libc::EOPNOTSUPP => Cause::NotFast,
                 _ => Cause::Io,
             },
             octavo::Error::NoMemory { .. } => Cause::NoMemory,
@@ -114,7 +131,7 @@ pub struct Failure {
 pub struct RequestId(pub(crate) u16);
 
 /// A result of a request. A request has any number of `Data` events, and ends with one that is
-/// marked `last`, or with `Done`.
+/// marked `last`, with `Status`, or with `Done`.
 pub enum Event {
     /// `buffer[..len_bytes]` holds the object's bytes from `offset_bytes`.
     Data {
@@ -137,6 +154,19 @@ pub enum Event {
         /// except the last one of a read that is not contiguous, and for the pieces that a
         /// contiguous read delivers before its last piece is read.
         whole: bool,
+    },
+    /// The answer to a status request, which has succeeded. No other event follows.
+    Status {
+        /// The request's identifier.
+        id: RequestId,
+        /// The request, as it was given.
+        request: Request,
+        /// Its times.
+        timing: Timing,
+        /// The parts without data, from the start of the range on.
+        holes: octavo::disk::Holes,
+        /// Memory for the answer, which the receiver returns like that of `Data`.
+        buffer: Buffer,
     },
     /// The request has ended.
     Done {

@@ -11,8 +11,10 @@
 
 use super::channel::Channel;
 use super::input::Input;
-use super::wire::{self, InfoRequest, OPTION_HEADER_BYTES, info, option, option_reply};
+use super::status::Contexts;
+use super::wire::{self, ContextRequest, Headers, InfoRequest, OPTION_HEADER_BYTES};
 use super::wire::{encode_option_reply, transmission_flag as flag};
+use super::wire::{info, option, option_reply};
 use crate::connection::{Connection, Hangup};
 use crate::export::{Exports, Served, Visit};
 use crate::limits::{Limits, NAME_MAX_BYTES};
@@ -28,10 +30,10 @@ use std::time::{Duration, Instant};
 pub struct Agreement {
     /// The client's visit to the export that it chose.
     pub visit: Visit,
-    /// The export's length, as reported to the client.
-    pub len_bytes: u64,
-    /// Whether the client asked for structured replies.
-    pub structured: bool,
+    /// The form of requests and replies that the client asked for.
+    pub headers: Headers,
+    /// The metadata contexts that the client has selected for this export.
+    pub contexts: Contexts,
 }
 
 /// Runs the handshake.
@@ -53,7 +55,8 @@ pub fn negotiate(
         connection,
         exports,
         no_zeroes,
-        structured: false,
+        headers: Headers::Simple,
+        selected: None,
         payload_max_bytes: limits.payload_max_bytes,
     };
     let mut negotiation = begin(false);
@@ -88,8 +91,9 @@ pub fn negotiate(
         link.send(&reply)?;
         match next {
             Next::Option => {}
-            Next::Transmission { visit, len_bytes } => {
-                return Ok(Agreement { visit, len_bytes, structured: negotiation.structured });
+            Next::Transmission { visit } => {
+                let contexts = negotiation.contexts_of(&visit.served);
+                return Ok(Agreement { visit, headers: negotiation.headers, contexts });
             }
             Next::Tls(tls) => {
                 link.start_tls(&tls)?;
@@ -104,7 +108,7 @@ pub fn negotiate(
 /// The next step after an option.
 enum Next {
     Option,
-    Transmission { visit: Visit, len_bytes: u64 },
+    Transmission { visit: Visit },
     Tls(Tls),
     Hangup(Hangup),
 }
@@ -117,7 +121,9 @@ struct Negotiation<'a> {
     connection: &'a Arc<Connection>,
     exports: &'a Exports,
     no_zeroes: bool,
-    structured: bool,
+    headers: Headers,
+    /// The contexts that the latest `SET_META_CONTEXT` selected, and the export that it named.
+    selected: Option<(Arc<Served>, Contexts)>,
     payload_max_bytes: u32,
 }
 
@@ -164,7 +170,9 @@ impl Negotiation<'_> {
                 encode_option_reply(reply, option, option_reply::ACK, &[]);
                 Next::Hangup(Hangup::Client)
             }
-            option::LIST | option::STRUCTURED_REPLY | option::STARTTLS if !data.is_empty() => {
+            option::LIST | option::STRUCTURED_REPLY | option::STARTTLS | option::EXTENDED_HEADERS
+                if !data.is_empty() =>
+            {
                 refuse(reply, option, option_reply::ERR_INVALID, "the option takes no data")
             }
             option::LIST => {
@@ -176,20 +184,30 @@ impl Negotiation<'_> {
                 }
                 acknowledge(reply, option)
             }
-            option::STRUCTURED_REPLY => {
-                self.structured = true;
+            option::STRUCTURED_REPLY if self.headers == Headers::Extended => refuse(
+                reply,
+                option,
+                option_reply::ERR_EXT_HEADER_REQD,
+                "extended headers are negotiated already",
+            ),
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => {
+                self.headers = match option {
+                    option::STRUCTURED_REPLY => Headers::Structured,
+                    _ => Headers::Extended,
+                };
                 acknowledge(reply, option)
             }
             option::STARTTLS => self.start_tls(reply),
-            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-                refuse(reply, option, option_reply::ERR_UNSUP, "this server has no metadata contexts")
-            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, data, reply),
             _ => refuse(reply, option, option_reply::ERR_UNSUP, "unknown option"),
         }
     }
 
     /// Answers EXPORT_NAME. The option has no error reply, so an unknown export ends the session.
     fn export_name(&self, name: &[u8], reply: &mut Vec<u8>) -> Next {
+        if self.headers == Headers::Extended {
+            return Next::Hangup(Hangup::Protocol("EXPORT_NAME after EXTENDED_HEADERS"));
+        }
         let visit = self.exports.find(name).and_then(|served| served.visit(self.connection));
         let Some(visit) = visit else {
             return Next::Hangup(Hangup::Protocol("the client asked for an export that does not exist"));
@@ -201,7 +219,7 @@ impl Negotiation<'_> {
         if !self.no_zeroes {
             reply.extend([0; 124]);
         }
-        Next::Transmission { visit, len_bytes }
+        Next::Transmission { visit }
     }
 
     fn info(&self, option: u32, data: &[u8], reply: &mut Vec<u8>) -> Next {
@@ -247,17 +265,63 @@ impl Negotiation<'_> {
             inform(info::BLOCK_SIZE, [&min, &preferred, &max]);
         }
         encode_option_reply(reply, option, option_reply::ACK, &[]);
-        visit.map_or(Next::Option, |visit| Next::Transmission { visit, len_bytes })
+        visit.map_or(Next::Option, |visit| Next::Transmission { visit })
+    }
+
+    /// Lists or selects metadata contexts. A selection replaces the earlier one, even if it fails.
+    fn contexts(&mut self, option: u32, data: &[u8], reply: &mut Vec<u8>) -> Next {
+        let selects = option == option::SET_META_CONTEXT;
+        if selects {
+            self.selected = None;
+        }
+        let wrong = |reply, why| refuse(reply, option, option_reply::ERR_INVALID, why);
+        if self.headers < Headers::Structured {
+            return wrong(reply, "metadata contexts need structured replies or extended headers");
+        }
+        let Some(request) = ContextRequest::decode(data) else {
+            return wrong(reply, "the lengths in the option do not add up");
+        };
+        if request.name.len() > NAME_MAX_BYTES {
+            return refuse(reply, option, option_reply::ERR_TOO_BIG, "the name is too long");
+        }
+        let Some(served) = self.exports.find(request.name) else {
+            return refuse(reply, option, option_reply::ERR_UNKNOWN, "no export of this name");
+        };
+        let of_query = if selects { Contexts::selected } else { Contexts::listed };
+        let contexts = match request.queries.is_empty() && !selects {
+            true => Contexts::ALL,
+            false => request.queries.into_iter().map(of_query).fold(Contexts::default(), Contexts::with),
+        };
+        for (id, name) in contexts.names() {
+            // The identifier has no meaning in a list.
+            let id = if selects { id } else { 0 };
+            let parts = [&id.to_be_bytes(), name.as_bytes()];
+            encode_option_reply(reply, option, option_reply::META_CONTEXT, &parts);
+        }
+        if selects {
+            self.selected = Some((served, contexts));
+        }
+        acknowledge(reply, option)
+    }
+
+    /// Returns the contexts that are selected for an export.
+    fn contexts_of(&self, served: &Arc<Served>) -> Contexts {
+        let selected = self.selected.as_ref().filter(|(named, _)| Arc::ptr_eq(named, served));
+        selected.map_or(Contexts::default(), |(_, contexts)| *contexts)
     }
 
     /// Returns the transmission flags. CAN_MULTI_CONN, because all connections share one cache and
     /// a flush on any of them covers all.
-    fn flags(&self, served: &Served) -> u16 {
+    fn flags(&self, served: &Arc<Served>) -> u16 {
         let always =
             flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
-        let changes =
-            if served.read_only() { flag::READ_ONLY } else { flag::SEND_TRIM | flag::SEND_WRITE_ZEROES };
-        always | changes | if self.structured { flag::SEND_DF } else { 0 }
+        let changes = match served.read_only() {
+            true => flag::READ_ONLY,
+            false => flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO,
+        };
+        let df = if self.headers >= Headers::Structured { flag::SEND_DF } else { 0 };
+        let chooses = self.headers == Headers::Extended && !self.contexts_of(served).is_empty();
+        always | changes | df | if chooses { flag::BLOCK_STATUS_PAYLOAD } else { 0 }
     }
 }
 

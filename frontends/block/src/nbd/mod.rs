@@ -2,13 +2,15 @@
 //!
 //! The reference is the protocol document (doc/proto.md of NetworkBlockDevice/nbd). `wire` encodes
 //! and decodes messages, `handshake` negotiates an export, `transmission` serves it, `outgoing`
-//! sends the replies, `input` holds received bytes, and `channel` encrypts and decrypts all bytes
-//! of a client that uses TLS. Not here: listeners and threads (`server.rs`).
+//! sends the replies, `status` says where data and holes are, `input` holds received bytes, and
+//! `channel` encrypts and decrypts all bytes of a client that uses TLS. Not here: listeners and
+//! threads (`server.rs`).
 
 mod channel;
 mod handshake;
 mod input;
 mod outgoing;
+mod status;
 mod transmission;
 mod wire;
 
@@ -25,9 +27,9 @@ use octavo::{Buffer, Cache};
 use outgoing::MESSAGE_BYTES;
 use std::sync::Arc;
 
-// `Limits` promises about 128 bytes per request in flight. The handle of the cache's buffer, which
+// `Limits` promises about 150 bytes per request in flight. The handle of the cache's buffer, which
 // a message contains, is counted by the cache.
-const _: () = assert!(REQUEST_STATE_BYTES + MESSAGE_BYTES <= 144);
+const _: () = assert!(REQUEST_STATE_BYTES + MESSAGE_BYTES <= 160);
 
 /// The memory of a connection.
 pub(crate) struct Memory {

@@ -8,7 +8,8 @@
 //! protocol asks the server to hang up.
 
 use super::channel::Channel;
-use super::wire::{Errno, Reply, ReplyBytes};
+use super::status;
+use super::wire::{Errno, Form, Headers, Reply, ReplyBytes, RequestHeader};
 use crate::export::{Counts, Kind};
 use crate::latency::Clock;
 use crate::request::{Cause, Event, Failure, Request, RequestId, Verb};
@@ -26,6 +27,8 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 struct Message {
     reply: Reply,
+    /// The offset of the request.
+    offset_bytes: u64,
     body: Body,
 }
 
@@ -56,7 +59,7 @@ struct Stream {
 
 /// The replies of one connection; see the module.
 pub struct Outgoing {
-    structured: bool,
+    headers: Headers,
     messages: VecDeque<Message>,
     /// The number of bytes of the first message that are already sent.
     sent_bytes: usize,
@@ -74,9 +77,9 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    pub fn new(structured: bool, counts: Arc<Counts>) -> Outgoing {
+    pub fn new(headers: Headers, counts: Arc<Counts>) -> Outgoing {
         Outgoing {
-            structured,
+            headers,
             messages: VecDeque::new(),
             sent_bytes: 0,
             stream: None,
@@ -99,13 +102,14 @@ impl Outgoing {
     }
 
     /// Answers a request that was never started.
-    pub fn refuse(&mut self, kind: Kind, cookie: u64, error: Errno) {
+    pub fn refuse(&mut self, kind: Kind, header: &RequestHeader, error: Errno) {
         self.counts.refused(kind);
-        let reply = match self.structured {
+        let (cookie, offset_bytes) = (header.cookie, header.offset_bytes);
+        let reply = match self.is_structured() {
             true => Reply::Error { cookie, error },
             false => Reply::Simple { cookie, error: Some(error) },
         };
-        self.push(None, Message { reply, body: Body::Empty });
+        self.push(None, Message { reply, offset_bytes, body: Body::Empty });
     }
 
     /// Turns an event into messages.
@@ -121,30 +125,38 @@ impl Outgoing {
                 if reply != Reply::Continuation && !whole && request.verb == (Verb::Read { contiguous: true })
                 {
                     debug_assert!(self.stream.is_none(), "one read streams at a time");
-                    self.stream = Some(Stream { id, left_bytes: request.len_bytes });
+                    self.stream = Some(Stream { id, left_bytes: request.len_bytes as u32 });
                 }
-                self.push(Some(id), Message { reply, body });
+                self.push(Some(id), Message { reply, offset_bytes: request.offset_bytes, body });
                 if let Some(stream) = self.stream.as_mut().filter(|stream| stream.id == id) {
                     stream.left_bytes -= len_bytes;
                     if last {
-                        self.end_stream(self.structured.then_some(Reply::None { cookie: request.tag }));
+                        let end = self.is_structured().then_some(Reply::None { cookie: request.tag });
+                        self.end_stream(request.offset_bytes, end);
                     }
                 }
+            }
+            Event::Status { id, request, timing, holes, mut buffer } => {
+                self.counts.ended(kind(request.verb), timing, &mut self.clock, false);
+                let len = status::encode(&mut buffer, self.headers, &request, &holes);
+                let body = Body::Bytes { buffer, len_bytes: len as u32 };
+                let offset_bytes = request.offset_bytes;
+                self.push(Some(id), Message { reply: Reply::Continuation, offset_bytes, body });
             }
             Event::Done { id, request, timing, result } => {
                 self.counts.ended(kind(request.verb), timing, &mut self.clock, result.is_err());
                 if result.is_ok() && request.verb == Verb::Write {
-                    self.counts.written(request.len_bytes);
+                    self.counts.written(request.len_bytes as u32);
                 }
-                let reply = self.done_reply(&request, result);
+                let (reply, offset_bytes) = (self.done_reply(&request, result), request.offset_bytes);
                 match self.stream.take_if(|stream| stream.id == id) {
-                    Some(_) if !self.structured => self.cut = true,
+                    Some(_) if !self.is_structured() => self.cut = true,
                     Some(Stream { left_bytes, .. }) => {
                         let body = Body::Zeros { len_bytes: left_bytes };
-                        self.messages.push_back(Message { reply: Reply::Continuation, body });
-                        self.end_stream(Some(reply));
+                        self.messages.push_back(Message { reply: Reply::Continuation, offset_bytes, body });
+                        self.end_stream(offset_bytes, Some(reply));
                     }
-                    None => self.push(Some(id), Message { reply, body: Body::Empty }),
+                    None => self.push(Some(id), Message { reply, offset_bytes, body: Body::Empty }),
                 }
             }
         }
@@ -164,8 +176,9 @@ impl Outgoing {
         match (contiguous, offset_bytes == request.offset_bytes) {
             (false, _) => Reply::OffsetData { cookie, offset_bytes, len_bytes, done: last },
             (true, false) => Reply::Continuation,
-            (true, true) if self.structured => {
-                Reply::OffsetData { cookie, offset_bytes, len_bytes: request.len_bytes, done: whole }
+            (true, true) if self.is_structured() => {
+                let len_bytes = request.len_bytes as u32;
+                Reply::OffsetData { cookie, offset_bytes, len_bytes, done: whole }
             }
             (true, true) => Reply::Simple { cookie, error: None },
         }
@@ -176,12 +189,16 @@ impl Outgoing {
         let cookie = request.tag;
         let is_read = matches!(request.verb, Verb::Read { .. });
         match result.map_err(|failure| (errno(request.verb, failure.cause), failure.offset_bytes)) {
-            Ok(()) if self.structured && is_read => Reply::None { cookie },
+            Ok(()) if self.is_structured() && is_read => Reply::None { cookie },
             Ok(()) => Reply::Simple { cookie, error: None },
-            Err((error, _)) if !self.structured => Reply::Simple { cookie, error: Some(error) },
+            Err((error, _)) if !self.is_structured() => Reply::Simple { cookie, error: Some(error) },
             Err((error, _)) if request.verb == Verb::Flush => Reply::Error { cookie, error },
             Err((error, offset_bytes)) => Reply::ErrorOffset { cookie, error, offset_bytes },
         }
+    }
+
+    fn is_structured(&self) -> bool {
+        self.headers >= Headers::Structured
     }
 
     fn push(&mut self, id: Option<RequestId>, message: Message) {
@@ -191,9 +208,10 @@ impl Outgoing {
         }
     }
 
-    fn end_stream(&mut self, reply: Option<Reply>) {
+    fn end_stream(&mut self, offset_bytes: u64, reply: Option<Reply>) {
         self.stream = None;
-        self.messages.extend(reply.map(|reply| Message { reply, body: Body::Empty }));
+        let end = reply.map(|reply| Message { reply, offset_bytes, body: Body::Empty });
+        self.messages.extend(end);
         self.messages.append(&mut self.behind);
     }
 
@@ -217,8 +235,9 @@ impl Outgoing {
 
     fn write(&self, channel: &mut Channel<'_>) -> io::Result<usize> {
         let count = self.messages.len().min(GATHER_MAX);
-        let heads: [ReplyBytes; GATHER_MAX] =
-            std::array::from_fn(|i| self.messages.get(i).map_or(Reply::Continuation, |m| m.reply).encode());
+        let heads: [ReplyBytes; GATHER_MAX] = std::array::from_fn(|i| {
+            self.messages.get(i).map_or(ReplyBytes::EMPTY, |message| message.head(self.headers))
+        });
         let mut slices = [IoSlice::new(&[]); 2 * GATHER_MAX];
         let mut used = 0;
         for (head, message) in heads.iter().zip(&self.messages).take(count) {
@@ -236,7 +255,7 @@ impl Outgoing {
 
     fn advance(&mut self, mut count: usize, give_back: &mut impl FnMut(Buffer)) {
         while let Some(message) = self.messages.front_mut() {
-            let left_bytes = message.reply.encode().len() + message.body.len_bytes() - self.sent_bytes;
+            let left_bytes = message.head(self.headers).len() + message.body.len_bytes() - self.sent_bytes;
             if count < left_bytes {
                 match &mut message.body {
                     // Padding has no header, and `ZEROS` may be shorter than the padding.
@@ -251,6 +270,12 @@ impl Outgoing {
                 give_back(buffer);
             }
         }
+    }
+}
+
+impl Message {
+    fn head(&self, headers: Headers) -> ReplyBytes {
+        self.reply.encode(Form { headers, offset_bytes: self.offset_bytes })
     }
 }
 
@@ -270,8 +295,9 @@ pub fn kind(verb: Verb) -> Kind {
         Verb::Write => Kind::Write,
         Verb::Flush => Kind::Flush,
         Verb::Discard => Kind::Trim,
-        Verb::Zero { .. } => Kind::Zeroes,
+        Verb::Zero { .. } | Verb::ZeroFast { .. } => Kind::Zeroes,
         Verb::Prefetch => Kind::Cache,
+        Verb::Status { .. } => Kind::Status,
     }
 }
 
@@ -279,10 +305,13 @@ pub fn kind(verb: Verb) -> Kind {
 /// their own.
 pub fn errno(verb: Verb, cause: Cause) -> Errno {
     match (cause, verb) {
-        (Cause::PastEnd, Verb::Write | Verb::Zero { .. }) | (Cause::NoSpace, _) => Errno::Enospc,
+        (Cause::PastEnd, Verb::Write | Verb::Zero { .. } | Verb::ZeroFast { .. }) | (Cause::NoSpace, _) => {
+            Errno::Enospc
+        }
+        (Cause::NotFast, Verb::ZeroFast { .. }) => Errno::Enotsup,
         (Cause::PastEnd, _) => Errno::Einval,
         (Cause::ReadOnly, _) => Errno::Eperm,
-        (Cause::Io, _) => Errno::Eio,
+        (Cause::Io | Cause::NotFast, _) => Errno::Eio,
         (Cause::NoMemory, _) => Errno::Enomem,
         (Cause::Closed, _) => Errno::Eshutdown,
     }

@@ -23,7 +23,8 @@ use super::channel::Channel;
 use super::handshake::Agreement;
 use super::input::Input;
 use super::outgoing::{Outgoing, errno, kind};
-use super::wire::{Errno, REQUEST_BYTES, RequestHeader, command, command_flag as flag};
+use super::status::Contexts;
+use super::wire::{Errno, Headers, RequestHeader, Selection, command, command_flag as flag};
 use crate::connection::{Connection, Hangup};
 use crate::executor::Executor;
 use crate::export::Kind;
@@ -46,7 +47,9 @@ enum Incoming {
     Header,
     /// A byte of a write. `left_bytes` bytes of the write follow its last complete piece.
     Payload { id: RequestId, left_bytes: u32, buffer: Option<Filling> },
-    /// A byte of a write that failed or was refused.
+    /// The first byte of the payload of a block status request.
+    Selection { header: RequestHeader },
+    /// A byte of a payload that is not used.
     Discarded { left_bytes: u32 },
 }
 
@@ -105,7 +108,7 @@ impl<'a> Transmission<'a> {
             connection,
             limits,
             read_only: agreement.visit.served.read_only(),
-            outgoing: Outgoing::new(agreement.structured, agreement.visit.counts.clone()),
+            outgoing: Outgoing::new(agreement.headers, agreement.visit.counts.clone()),
             agreement,
             input,
             incoming: Incoming::Header,
@@ -212,7 +215,7 @@ impl<'a> Transmission<'a> {
             && match &self.incoming {
                 Incoming::Header => !self.full(),
                 Incoming::Payload { buffer, .. } => buffer.is_some(),
-                Incoming::Discarded { .. } => true,
+                Incoming::Selection { .. } | Incoming::Discarded { .. } => true,
             }
     }
 
@@ -277,11 +280,14 @@ impl<'a> Transmission<'a> {
         match self.incoming {
             Incoming::Header if self.full() => Ok(false),
             Incoming::Header => {
-                let Some(bytes) = self.input.take::<REQUEST_BYTES>() else { return Ok(false) };
-                let header = RequestHeader::decode(bytes).ok_or(Hangup::Protocol("wrong request magic"))?;
-                self.request(header)?;
+                let len = self.agreement.headers.request_bytes();
+                let Some(bytes) = self.input.bytes().get(..len) else { return Ok(false) };
+                let header = RequestHeader::decode(bytes, self.agreement.headers);
+                self.input.consume(len);
+                self.request(header.ok_or(Hangup::Protocol("wrong request magic"))?)?;
                 Ok(true)
             }
+            Incoming::Selection { header } => Ok(self.selection(header)),
             Incoming::Payload { .. } => Ok(self.payload()),
             Incoming::Discarded { left_bytes: 0 } => {
                 self.incoming = Incoming::Header;
@@ -334,45 +340,102 @@ impl<'a> Transmission<'a> {
             self.say_goodbye();
             return Ok(());
         }
-        let is_write = header.command == command::WRITE;
-        if is_write && header.len_bytes > PAYLOAD_BYTES.max(self.limits.payload_max_bytes) {
-            return Err(Hangup::Protocol("a write is longer than payload_max_bytes"));
+        let has_payload = match self.agreement.headers {
+            Headers::Extended => header.flags & flag::PAYLOAD_LEN != 0,
+            _ => header.command == command::WRITE,
+        };
+        let payload_bytes = if has_payload { header.len_bytes } else { 0 };
+        if payload_bytes > u64::from(PAYLOAD_BYTES.max(self.limits.payload_max_bytes)) {
+            return Err(Hangup::Protocol("a payload is longer than payload_max_bytes"));
         }
+        let payload_bytes = payload_bytes as u32;
         self.outgoing.counts.received();
-        let operation = self.operation(&header);
-        match operation.ok_or(Errno::Einval).and_then(|operation| self.judge(&header, operation)) {
-            Err(error) => {
-                let kind = operation.map_or(Kind::Unknown, |(verb, _)| kind(verb));
-                self.outgoing.refuse(kind, header.cookie, error);
-                if is_write {
-                    self.incoming = Incoming::Discarded { left_bytes: header.len_bytes };
-                }
-            }
-            Ok(request) if is_write => {
+        if has_payload && header.command == command::BLOCK_STATUS && self.may_select(payload_bytes) {
+            self.incoming = Incoming::Selection { header };
+            return Ok(());
+        }
+        // Of all other requests, only a write may have a payload.
+        match self.check(&header, self.agreement.contexts) {
+            Ok(request) if request.verb == Verb::Write => {
                 let id = self.executor.start_write(request, self.outgoing.clock.take());
-                self.incoming = Incoming::Payload { id, left_bytes: header.len_bytes, buffer: None };
+                self.incoming = Incoming::Payload { id, left_bytes: payload_bytes, buffer: None };
             }
             Ok(request) => self.executor.start(request, self.outgoing.clock.take()),
+            Err(error) => {
+                self.refuse(&header, error);
+                self.incoming = Incoming::Discarded { left_bytes: payload_bytes };
+            }
         }
         Ok(())
     }
 
+    fn refuse(&mut self, header: &RequestHeader, error: Errno) {
+        let operation = self.operation(header, self.agreement.contexts);
+        let kind = operation.map_or(Kind::Unknown, |(verb, _)| kind(verb));
+        self.outgoing.refuse(kind, header, error);
+    }
+
+    /// Returns whether a payload has the length of a choice among the selected contexts.
+    fn may_select(&self, payload_bytes: u32) -> bool {
+        let contexts = self.agreement.contexts.count();
+        (1..=contexts).any(|count| Selection::bytes_of(count) == u64::from(payload_bytes))
+    }
+
+    /// Starts or refuses a block status request when its payload has arrived. Returns whether it
+    /// has.
+    fn selection(&mut self, header: RequestHeader) -> bool {
+        let len = header.len_bytes as usize;
+        let Some(payload) = self.input.bytes().get(..len) else { return false };
+        let chosen = Selection::decode(payload).and_then(|selection| {
+            let contexts = self.agreement.contexts.choose(selection.ids())?;
+            Some((selection.len_bytes, contexts))
+        });
+        self.input.consume(len);
+        self.incoming = Incoming::Header;
+        let request = chosen.ok_or(Errno::Einval).and_then(|(len_bytes, contexts)| {
+            let flags = header.flags & !flag::PAYLOAD_LEN;
+            self.check(&RequestHeader { flags, len_bytes, ..header }, contexts)
+        });
+        match request {
+            Ok(request) => self.executor.start(request, self.outgoing.clock.take()),
+            Err(error) => self.refuse(&header, error),
+        }
+        true
+    }
+
+    fn check(&self, header: &RequestHeader, contexts: Contexts) -> Result<Request, Errno> {
+        let operation = self.operation(header, contexts);
+        operation.ok_or(Errno::Einval).and_then(|operation| self.judge(header, operation))
+    }
+
     /// Returns the operation of a request, and the flags that it may have besides FUA. None for an
     /// unknown command.
-    fn operation(&self, header: &RequestHeader) -> Option<(Verb, u16)> {
-        let structured = self.agreement.structured;
+    fn operation(&self, header: &RequestHeader, contexts: Contexts) -> Option<(Verb, u16)> {
+        let structured = self.agreement.headers >= Headers::Structured;
+        let hole = header.flags & flag::NO_HOLE == 0;
         Some(match header.command {
             command::READ => {
                 let contiguous = !structured || header.flags & flag::DF != 0;
                 (Verb::Read { contiguous }, if structured { flag::DF } else { 0 })
             }
+            // Extended headers say that a payload follows. A write without one is not allowed.
+            command::WRITE if self.agreement.headers == Headers::Extended => (Verb::Write, flag::PAYLOAD_LEN),
             command::WRITE => (Verb::Write, 0),
             command::FLUSH => (Verb::Flush, 0),
             command::TRIM => (Verb::Discard, 0),
             command::CACHE => (Verb::Prefetch, 0),
             // Only NO_HOLE asks to keep the space. Without it, a sparse image that is copied here
             // stays sparse.
-            command::WRITE_ZEROES => (Verb::Zero { hole: header.flags & flag::NO_HOLE == 0 }, flag::NO_HOLE),
+            command::WRITE_ZEROES => {
+                let is_fast = header.flags & flag::FAST_ZERO != 0;
+                let verb = if is_fast { Verb::ZeroFast { hole } } else { Verb::Zero { hole } };
+                (verb, flag::NO_HOLE | flag::FAST_ZERO)
+            }
+            command::BLOCK_STATUS => {
+                let is_one = header.flags & flag::REQ_ONE != 0;
+                let extents_max = if is_one { 1 } else { contexts.extents_max() };
+                (Verb::Status { extents_max, form: contexts.form() }, flag::REQ_ONE)
+            }
             _ => return None,
         })
     }
@@ -383,13 +446,23 @@ impl<'a> Transmission<'a> {
         if header.flags & !(flags | flag::FUA) != 0 {
             return Err(Errno::Einval);
         }
+        let needs_payload = verb == Verb::Write && self.agreement.headers == Headers::Extended;
+        if needs_payload && header.flags & flag::PAYLOAD_LEN == 0 {
+            return Err(Errno::Einval);
+        }
+        if let Verb::Status { form, .. } = verb
+            && (form == Contexts::default().form() || header.len_bytes == 0)
+        {
+            return Err(Errno::Einval);
+        }
         if self.connection.stopping() {
             return Err(Errno::Eshutdown);
         }
-        if matches!(verb, Verb::Read { .. } | Verb::Write) && header.len_bytes > self.limits.payload_max_bytes
+        if matches!(verb, Verb::Read { .. } | Verb::Write)
+            && header.len_bytes > u64::from(self.limits.payload_max_bytes)
         {
             // The protocol has EOVERFLOW for structured reads only.
-            return Err(if self.agreement.structured && verb != Verb::Write {
+            return Err(if self.agreement.headers >= Headers::Structured && verb != Verb::Write {
                 Errno::Eoverflow
             } else {
                 Errno::Einval
@@ -405,7 +478,9 @@ impl<'a> Transmission<'a> {
             verb,
             durable: header.flags & flag::FUA != 0,
         };
-        let checked = request.check(self.agreement.len_bytes, self.read_only);
+        // The present length: it may change while the client is connected.
+        let end_bytes = self.agreement.visit.served.export.object.len_bytes();
+        let checked = request.check(end_bytes, self.read_only);
         checked.map(|()| request).map_err(|failure| errno(verb, failure.cause))
     }
 }

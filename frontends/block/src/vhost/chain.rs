@@ -247,7 +247,7 @@ impl Rules {
         let Some(offset_bytes) = sector.checked_mul(SECTOR_BYTES) else {
             return Command::Refused;
         };
-        let request = Request { tag: 0, offset_bytes, len_bytes, verb, durable };
+        let request = Request { tag: 0, offset_bytes, len_bytes: len_bytes.into(), verb, durable };
         if !u64::from(len_bytes).is_multiple_of(SECTOR_BYTES) {
             return Command::Unsupported;
         }

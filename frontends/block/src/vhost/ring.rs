@@ -312,7 +312,7 @@ impl Ring {
         if let Command::Transfer(request) = &command
             && self.read_resident(request, memory)?
         {
-            return self.end_hit(memory, head, request.len_bytes);
+            return self.end_hit(memory, head, request.len_bytes as u32);
         }
         self.in_flight += 1;
         let running = Running {
@@ -352,7 +352,7 @@ impl Ring {
         };
         let object = &self.visit.served.export.object;
         let page_bytes = object.page_bytes();
-        if offset % page_bytes + u64::from(len_bytes) > page_bytes {
+        if offset % page_bytes + len_bytes > page_bytes {
             return Ok(false);
         }
         self.chain.pieces(request.verb, memory, &mut self.pieces)?;
@@ -373,6 +373,7 @@ impl Ring {
 
     fn begin_transfer(&mut self, head: u16, request: Request, memory: &Arc<Memory>) -> Result<(), Broken> {
         let Request { offset_bytes: offset, len_bytes, verb, durable, .. } = request;
+        let len_bytes = len_bytes as u32;
         let op = match verb {
             Verb::Flush => {
                 let begun = self.unflushed.begin_flush();
@@ -402,8 +403,8 @@ impl Ring {
     }
 
     fn issue_clear(&mut self, head: u16, request: Request) {
-        let Request { offset_bytes: offset, len_bytes, verb, durable, .. } = request;
-        let (len, running) = (u64::from(len_bytes), self.get(head));
+        let Request { offset_bytes: offset, len_bytes: len, verb, durable, .. } = request;
+        let running = self.get(head);
         running.is_volatile |= !durable;
         let op = match verb {
             Verb::Zero { hole: false } => {

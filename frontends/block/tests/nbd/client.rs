@@ -13,11 +13,16 @@ use std::sync::Arc;
 pub const FUA: u16 = 1;
 pub const NO_HOLE: u16 = 2;
 pub const DF: u16 = 4;
+pub const REQ_ONE: u16 = 8;
+pub const FAST_ZERO: u16 = 16;
+pub const PAYLOAD_LEN: u16 = 32;
 
 pub const EPERM: u32 = 1;
+pub const EIO: u32 = 5;
 pub const EINVAL: u32 = 22;
 pub const ENOSPC: u32 = 28;
 pub const EOVERFLOW: u32 = 75;
+pub const ENOTSUP: u32 = 95;
 pub const ESHUTDOWN: u32 = 108;
 
 pub const READ: u16 = 0;
@@ -27,12 +32,14 @@ pub const FLUSH: u16 = 3;
 pub const TRIM: u16 = 4;
 pub const CACHE: u16 = 5;
 pub const WRITE_ZEROES: u16 = 6;
+pub const BLOCK_STATUS: u16 = 7;
 
 pub const ACK: u32 = 1;
 pub const UNSUP: u32 = 0x8000_0001;
 pub const INVALID: u32 = 0x8000_0003;
 pub const UNKNOWN: u32 = 0x8000_0006;
 pub const TOO_BIG: u32 = 0x8000_0009;
+pub const EXT_HEADER_REQD: u32 = 0x8000_000a;
 
 /// A connection by a unix socket or by TCP: every call here works on the descriptor of either.
 pub struct Client {
@@ -86,6 +93,14 @@ pub enum Reply {
     Chunk(Chunk),
 }
 
+/// The status of the extents from the offset of a request on, in one context.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Status {
+    pub context: u32,
+    /// The length and the status of each.
+    pub extents: Vec<(u64, u64)>,
+}
+
 /// A chunk of a structured reply.
 #[derive(Debug)]
 pub struct Chunk {
@@ -110,6 +125,24 @@ impl Chunk {
         u32::from_be_bytes(self.payload[..4].try_into().unwrap())
     }
 
+    /// Returns the content of a block status chunk.
+    pub fn status(&self) -> Status {
+        let u32_at = |at: usize| u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap());
+        let u64_at = |at: usize| u64::from_be_bytes(self.payload[at..at + 8].try_into().unwrap());
+        let count = match self.kind {
+            5 => (self.payload.len() - 4) / 8,
+            6 => u32_at(4) as usize,
+            _ => panic!("no status: {self:?}"),
+        };
+        let extents: Vec<(u64, u64)> = match self.kind {
+            5 => (0..count).map(|i| 4 + i * 8).map(|at| (u32_at(at).into(), u32_at(at + 4).into())).collect(),
+            _ => (0..count).map(|i| 8 + i * 16).map(|at| (u64_at(at), u64_at(at + 8))).collect(),
+        };
+        assert_eq!(self.payload.len(), if self.kind == 5 { 4 + 8 * count } else { 8 + 16 * count });
+        assert!(count > 0 && extents.iter().all(|extent| extent.0 > 0), "{self:?}");
+        Status { context: u32_at(0), extents }
+    }
+
     pub fn error_offset(&self) -> u64 {
         assert_eq!(self.kind, 0x8002, "{self:?}");
         u64::from_be_bytes(*self.payload.last_chunk().unwrap())
@@ -120,6 +153,22 @@ pub fn request_bytes(flags: u16, command: u16, cookie: u64, offset: u64, len: u3
     let magic = 0x2560_9513_u32.to_be_bytes();
     let [flags, command] = [flags, command].map(u16::to_be_bytes);
     [&magic[..], &flags, &command, &cookie.to_be_bytes(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
+}
+
+/// A request with extended headers.
+pub fn extended_bytes(flags: u16, command: u16, cookie: u64, offset: u64, len: u64) -> Vec<u8> {
+    let magic = 0x21e4_1c71_u32.to_be_bytes();
+    let [flags, command] = [flags, command].map(u16::to_be_bytes);
+    let [cookie, offset, len] = [cookie, offset, len].map(u64::to_be_bytes);
+    [&magic[..], &flags, &command, &cookie, &offset, &len].concat()
+}
+
+/// The data of the options that list or select contexts.
+pub fn context_data(export: &[u8], queries: &[&[u8]]) -> Vec<u8> {
+    let string = |bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat();
+    let count = (queries.len() as u32).to_be_bytes().to_vec();
+    let parts = [vec![string(export), count], queries.iter().map(|query| string(query)).collect()];
+    parts.concat().concat()
 }
 
 pub fn write_bytes(flags: u16, cookie: u64, offset: u64, payload: &[u8]) -> Vec<u8> {
@@ -269,12 +318,123 @@ impl Client {
         if structured {
             self.expect_option_reply(8, b"", ACK);
         }
+        self.go(export)
+    }
+
+    /// Lists (9) or selects (10) contexts. Returns their identifiers and names, or the error.
+    pub fn contexts(
+        &mut self,
+        option: u32,
+        export: &str,
+        queries: &[&str],
+    ) -> Result<Vec<(u32, String)>, u32> {
+        let queries: Vec<&[u8]> = queries.iter().map(|query| query.as_bytes()).collect();
+        self.option(option, &context_data(export.as_bytes(), &queries));
+        let mut contexts = Vec::new();
+        loop {
+            match self.option_reply(option) {
+                (ACK, data) => {
+                    assert!(data.is_empty());
+                    return Ok(contexts);
+                }
+                (4, data) => {
+                    let id = u32::from_be_bytes(data[..4].try_into().unwrap());
+                    contexts.push((id, String::from_utf8(data[4..].to_vec()).unwrap()));
+                }
+                (error, _) => return Err(error),
+            }
+        }
+    }
+
+    /// Runs the handshake with both contexts selected, with structured replies or extended headers.
+    /// Returns the transmission flags.
+    pub fn enter_with_contexts(&mut self, export: &str, extended: bool) -> u16 {
+        self.greet(3);
+        self.expect_option_reply(if extended { 11 } else { 8 }, b"", ACK);
+        let selected = self.contexts(10, export, &["base:allocation", "qemu:allocation-depth"]).unwrap();
+        assert_eq!(selected, [(1, "base:allocation".into()), (2, "qemu:allocation-depth".into())]);
+        self.go(export).1
+    }
+
+    /// Ends the handshake with GO. Returns the export's length and flags.
+    pub fn go(&mut self, export: &str) -> (u64, u16) {
         self.option(7, &info_data(export.as_bytes(), &[]));
         let (kind, data) = self.option_reply(7);
         assert_eq!((kind, data.len(), &data[..2]), (3, 12, &[0, 0][..]));
         assert_eq!(self.option_reply(7).0, ACK);
         let len = u64::from_be_bytes(data[2..10].try_into().unwrap());
         (len, u16::from_be_bytes(data[10..].try_into().unwrap()))
+    }
+
+    /// Receives a chunk with an extended header, which repeats the offset of its request.
+    pub fn extended_chunk(&mut self, offset: u64) -> Chunk {
+        assert_eq!(self.u32(), 0x6e8a_278c);
+        let (flags, kind, cookie) = (self.u16(), self.u16(), self.u64());
+        assert!(flags <= 1, "DONE is the only flag");
+        assert_eq!(self.u64(), offset);
+        let len = self.u64() as usize;
+        Chunk { done: flags == 1, kind, cookie, payload: self.receive(len) }
+    }
+
+    /// Sends an extended request, with a payload after it, and returns the error of its reply,
+    /// which has no data.
+    pub fn ask_extended(&mut self, flags: u16, command: u16, offset: u64, len: u64, payload: &[u8]) -> u32 {
+        self.send(&[&extended_bytes(flags, command, 5, offset, len)[..], payload].concat());
+        let chunk = self.extended_chunk(offset);
+        assert!(chunk.done && chunk.cookie == 5);
+        if chunk.kind == 0 { 0 } else { chunk.error() }
+    }
+
+    /// Reads with extended headers.
+    pub fn read_extended(&mut self, flags: u16, offset: u64, len: u64) -> Result<Vec<u8>, u32> {
+        self.send(&extended_bytes(flags, READ, 6, offset, len));
+        let (mut data, mut is_done) = (vec![0; len as usize], false);
+        while !is_done {
+            let chunk = self.extended_chunk(offset);
+            match chunk.kind {
+                0 => {}
+                1 => {
+                    let at = (chunk.offset() - offset) as usize;
+                    data[at..at + chunk.payload.len() - 8].copy_from_slice(&chunk.payload[8..]);
+                }
+                _ => return Err(chunk.error()),
+            }
+            is_done = chunk.done;
+        }
+        Ok(data)
+    }
+
+    /// Asks for the status of a range. Returns that of each context, or the error.
+    pub fn block_status(
+        &mut self,
+        extended: bool,
+        flags: u16,
+        offset: u64,
+        len: u64,
+    ) -> Result<Vec<Status>, u32> {
+        match extended {
+            true => self.send(&extended_bytes(flags, BLOCK_STATUS, 9, offset, len)),
+            false => self.request(flags, BLOCK_STATUS, 9, offset, len as u32),
+        }
+        self.statuses(extended, offset)
+    }
+
+    /// Receives the chunks of a block status reply.
+    pub fn statuses(&mut self, extended: bool, offset: u64) -> Result<Vec<Status>, u32> {
+        let mut statuses = Vec::new();
+        loop {
+            let chunk = if extended { self.extended_chunk(offset) } else { self.chunk() };
+            assert_eq!(chunk.cookie, 9);
+            if chunk.kind & 0x8000 != 0 {
+                assert!(chunk.done && statuses.is_empty());
+                return Err(chunk.error());
+            }
+            assert_eq!(chunk.kind, if extended { 6 } else { 5 });
+            statuses.push(chunk.status());
+            if chunk.done {
+                return Ok(statuses);
+            }
+        }
     }
 
     pub fn request(&mut self, flags: u16, command: u16, cookie: u64, offset: u64, len: u32) {

@@ -1,5 +1,6 @@
 //! The NBD server as its clients see it.
 
+mod carried;
 mod certificates;
 mod client;
 mod crash;
@@ -10,6 +11,7 @@ mod mutation;
 mod random;
 mod rig;
 mod server;
+mod status;
 mod tls;
 mod tools;
 mod transmission;

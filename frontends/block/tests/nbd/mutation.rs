@@ -10,10 +10,18 @@ const SESSIONS: u32 = 2000;
 
 fn session(random: &mut Random) -> Vec<u8> {
     let mut bytes = (1 + 2 * random.below(2) as u32).to_be_bytes().to_vec();
-    for option in [3, 8, 5, 10] {
+    let extended = random.below(3) == 0;
+    for option in [3, 8, 5, 10, 9] {
         if random.below(3) == 0 {
             bytes.extend(option_bytes(option, b""));
         }
+    }
+    if extended {
+        bytes.extend(option_bytes(11, b""));
+    }
+    for option in [9, 10] {
+        let queries: [&[u8]; 3] = [b"base:", b"base:allocation", b"qemu:allocation-depth"];
+        bytes.extend(option_bytes(option, &context_data(b"disk0", &queries[..random.below(4) as usize])));
     }
     match random.below(4) {
         0 => bytes.extend(option_bytes(1, b"disk0")),
@@ -21,7 +29,17 @@ fn session(random: &mut Random) -> Vec<u8> {
     }
     for cookie in 0..random.below(8) {
         let (offset, len) = (random.below(70_000), random.below(3000) as u32);
-        let command = random.below(7) as u16;
+        let command = random.below(8) as u16;
+        if extended {
+            let has_payload = command == WRITE || random.below(4) == 0;
+            let flags = if has_payload { PAYLOAD_LEN } else { (random.below(64) as u16) & !PAYLOAD_LEN };
+            let len = if has_payload && command == BLOCK_STATUS { 12 } else { u64::from(len) };
+            bytes.extend(extended_bytes(flags, command, cookie, offset, len));
+            if has_payload {
+                bytes.extend((0..len).map(|i| [0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 1][i as usize % 12]));
+            }
+            continue;
+        }
         bytes.extend(request_bytes((random.below(3) as u16) & FUA, command, cookie, offset, len));
         if command == WRITE {
             bytes.extend((0..len).map(|i| i as u8));

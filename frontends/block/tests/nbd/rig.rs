@@ -1,5 +1,6 @@
 //! A server over files in a directory of its own, and checks that it leaves nothing behind.
 
+use crate::carried::Carried;
 use crate::client::Client;
 use octavo::{Cache, CacheConfig, CacheMode, Object, PartitionConfig, Queue, disk};
 use octavo_block::{Address, Export, Limits, Server, Tls, Traffic};
@@ -47,6 +48,10 @@ pub struct Plan {
     pub cache_mode: CacheMode,
     pub limits: Limits,
     pub tls: Option<Tls>,
+    /// The files are empty and sparse.
+    pub sparse: bool,
+    /// The first export has a store that is no file, and fails from this offset on.
+    pub carried: Option<u64>,
 }
 
 impl Default for Plan {
@@ -57,6 +62,8 @@ impl Default for Plan {
             cache_mode: CacheMode::default(),
             limits: Limits::default(),
             tls: None,
+            sparse: false,
+            carried: None,
         }
     }
 }
@@ -75,8 +82,14 @@ impl Rig {
         let mut exports = Vec::new();
         for (i, len) in plan.lens.into_iter().enumerate() {
             let (path, name) = (directory.0.join(format!("disk{i}")), format!("disk{i}"));
-            std::fs::write(&path, pattern(len as usize)).unwrap();
-            let store = disk::Store::open(&path, &disk::OpenOptions::default()).unwrap();
+            match plan.sparse {
+                true => std::fs::File::create(&path).unwrap().set_len(len).unwrap(),
+                false => std::fs::write(&path, pattern(len as usize)).unwrap(),
+            }
+            let store = match plan.carried.filter(|_| i == 0) {
+                Some(fails_from) => Carried::store(&path, fails_from),
+                None => disk::Store::open(&path, &disk::OpenOptions::default()).unwrap(),
+            };
             let object = partition.open(store, &name).unwrap();
             objects.push(object.clone());
             exports.push(Export {

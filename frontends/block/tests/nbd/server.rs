@@ -121,7 +121,7 @@ fn clients_beyond_the_limit_are_refused_until_another_leaves() {
 
 /// Returns the counts of the first export: answered requests in the order of `Kind::ALL`, errors,
 /// bytes read, bytes written.
-fn counted(rig: &Rig) -> ([u64; 7], u64, u64, u64) {
+fn counted(rig: &Rig) -> ([u64; 8], u64, u64, u64) {
     let stat = &rig.traffic().exports()[0];
     assert_eq!(stat.name, "disk0");
     (stat.requests, stat.errors, stat.read_bytes, stat.written_bytes)
@@ -142,14 +142,15 @@ fn statistics_count_requests_by_kind_errors_and_bytes_of_an_export() {
         (5, TRIM, u64::MAX, EINVAL),
         (6, WRITE_ZEROES, 0, 0),
         (7, CACHE, 0, 0),
-        (8, 77, 0, EINVAL),
+        (8, BLOCK_STATUS, 0, EINVAL),
+        (9, 77, 0, EINVAL),
     ] {
         assert_eq!(
             client.ask(0, command, cookie, offset_bytes, if command == FLUSH { 0 } else { 4096 }),
             error
         );
     }
-    let expected = ([2, 2, 1, 2, 1, 1, 1], 3, 5000, 300);
+    let expected = ([2, 2, 1, 2, 1, 1, 1, 1], 4, 5000, 300);
     assert_eq!(counted(&rig), expected);
     assert_eq!(rig.traffic().exports()[0].in_flight, 0);
     // The counts stay when a client leaves, and another client adds to them.
@@ -158,8 +159,8 @@ fn statistics_count_requests_by_kind_errors_and_bytes_of_an_export() {
     assert_eq!(counted(&rig), expected);
     rig.attached("disk0", false).read_simple(0, 10).unwrap();
     rig.assert_deserted();
-    assert_eq!(counted(&rig), ([3, 2, 1, 2, 1, 1, 1], 3, 5010, 300));
-    assert_eq!(rig.traffic().exports()[1].requests, [0; 7]);
+    assert_eq!(counted(&rig), ([3, 2, 1, 2, 1, 1, 1, 1], 4, 5010, 300));
+    assert_eq!(rig.traffic().exports()[1].requests, [0; 8]);
 }
 
 #[test]

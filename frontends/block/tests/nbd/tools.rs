@@ -2,7 +2,10 @@
 //! installed.
 
 use crate::rig::{Plan, Rig, path_of, pattern};
+use octavo::CacheMode;
 use octavo_block::Address;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// Runs a tool. Returns None if it is not installed.
@@ -92,6 +95,99 @@ fn qemu_io_writes_zeroes_and_discards_and_reads_them_back() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(!text.contains("failed"), "{text}");
     }
+}
+
+const DISK_BYTES: u64 = 100 << 30;
+
+/// Where the large disk has a MiB of data. The last ones are in the cache alone.
+const DATA_AT: [u64; 5] = [0, 3 << 20, 40 << 30, (77 << 30) + 4096, DISK_BYTES - (1 << 20)];
+
+/// A sparse disk of 100 GiB with some MiB of data.
+fn large() -> (Rig, String) {
+    let (lens, cache_mode) = (vec![DISK_BYTES], CacheMode::Writeback);
+    let rig = Rig::new(Plan { lens, cache_mode, sparse: true, ..Plan::default() });
+    for (number, at) in DATA_AT.into_iter().enumerate() {
+        rig.objects[0].write_at(at, &pattern(1 << 20)).unwrap();
+        if number == 2 {
+            rig.objects[0].sync().unwrap();
+        }
+    }
+    let uri = format!("nbd+unix:///disk0?socket={}", rig.socket.display());
+    (rig, uri)
+}
+
+/// Asserts that a file is a copy of the large disk, and as sparse.
+fn assert_copied(path: &Path) {
+    let file = std::fs::File::open(path).unwrap();
+    let found = file.metadata().unwrap();
+    assert_eq!(found.len(), DISK_BYTES);
+    assert!(found.blocks() * 512 < 64 << 20, "{} bytes are allocated", found.blocks() * 512);
+    for at in DATA_AT {
+        let mut bytes = vec![0; 1 << 20];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        assert!(bytes == pattern(1 << 20), "the data at {at} differ");
+    }
+}
+
+/// The extents of the large disk: offset, length, and whether they are data.
+fn expected_map() -> Vec<(u64, u64, bool)> {
+    let mut map = Vec::new();
+    let mut end = 0;
+    for at in DATA_AT {
+        map.extend((at > end).then_some((end, at - end, false)));
+        map.push((at, 1 << 20, true));
+        end = at + (1 << 20);
+    }
+    map
+}
+
+#[test]
+fn nbdinfo_maps_a_sparse_disk_of_100_gib() {
+    let (_rig, uri) = large();
+    for (option, [data, hole]) in [("--map", [0, 3]), ("--map=qemu:allocation-depth", [1, 0])] {
+        let Some(output) = run("nbdinfo", &[option, &uri]) else { return };
+        let text = String::from_utf8(output.stdout).unwrap();
+        let number = |field: &str| field.parse::<u64>().unwrap();
+        let lines = text.lines().map(|line| line.split_whitespace().take(3).map(number).collect::<Vec<_>>());
+        let expected = expected_map().into_iter();
+        let expected = expected.map(|(at, len, is_data)| vec![at, len, if is_data { data } else { hole }]);
+        assert_eq!(lines.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{option}: {text}");
+    }
+}
+
+#[test]
+fn qemu_img_maps_a_sparse_disk_of_100_gib() {
+    let (_rig, uri) = large();
+    let Some(output) = run("qemu-img", &["map", "-f", "raw", &uri]) else { return };
+    let text = String::from_utf8(output.stdout).unwrap();
+    let hex = |field: &str| u64::from_str_radix(field.trim_start_matches("0x"), 16).unwrap();
+    let lines = text.lines().skip(1).map(|line| line.split_whitespace().take(2).map(hex).collect::<Vec<_>>());
+    let data = expected_map().into_iter().filter(|extent| extent.2).map(|(at, len, _)| vec![at, len]);
+    assert_eq!(lines.collect::<Vec<_>>(), data.collect::<Vec<_>>(), "{text}");
+}
+
+#[test]
+fn a_sparse_disk_of_100_gib_is_copied_and_stays_sparse() {
+    let (rig, uri) = large();
+    let (one, two) = (path_of(&rig, "one"), path_of(&rig, "two"));
+    if run("nbdcopy", &[&uri, one.to_str().unwrap()]).is_none() {
+        return;
+    }
+    assert_copied(&one);
+    if run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, two.to_str().unwrap()]).is_none() {
+        return;
+    }
+    assert_copied(&two);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &uri, one.to_str().unwrap()]);
+    // And back, over other data.
+    rig.objects[0].write_at(50 << 30, &[1; 1 << 20]).unwrap();
+    run("nbdcopy", &["--flush", one.to_str().unwrap(), &uri]);
+    assert_copied(&path_of(&rig, "disk0"));
+    rig.objects[0].write_at(50 << 30, &[1; 1 << 20]).unwrap();
+    run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", two.to_str().unwrap(), &uri]);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &uri, two.to_str().unwrap()]);
+    rig.objects[0].sync().unwrap();
+    assert_copied(&path_of(&rig, "disk0"));
 }
 
 #[test]

@@ -342,11 +342,12 @@ mod tests {
     /// Programs read these names: docs/octavo-ctl.1.md promises them.
     #[test]
     fn the_figures_of_an_export_keep_their_names() {
-        let stat = ExportStat { requests: [1, 2, 3, 4, 5, 6, 7], in_flight: 3, ..ExportStat::default() };
+        let stat = ExportStat { requests: [1, 2, 3, 4, 5, 6, 7, 8], in_flight: 3, ..ExportStat::default() };
         let expected = serde_json::json!({
             "connections": 0, "in_flight": 3, "errors": 0, "read_bytes": 0, "written_bytes": 0,
             "requests_read": 1, "requests_write": 2, "requests_flush": 3, "requests_trim": 4,
-            "requests_zeroes": 5, "requests_cache": 6, "requests_unknown": 7, "broken": 0,
+            "requests_zeroes": 5, "requests_cache": 6, "requests_status": 7, "requests_unknown": 8,
+            "broken": 0,
         });
         assert_eq!(serde_json::to_value(traffic(&stat)).unwrap(), expected);
         let mut stat = ExportStat::default();

@@ -159,7 +159,8 @@ const TRAFFIC: &[Column<ObjectReport>] = &[
     ("TRIMS", |object| human_count(object.figure("requests_trim") as f64)),
     ("ZEROES", |object| human_count(object.figure("requests_zeroes") as f64)),
     ("OTHERS", |object| {
-        human_count((object.figure("requests_cache") + object.figure("requests_unknown")) as f64)
+        let others = ["requests_cache", "requests_status", "requests_unknown"];
+        human_count(others.iter().map(|name| object.figure(name)).sum::<u64>() as f64)
     }),
     ("READ", |object| human_bytes(object.figure("read_bytes"))),
     ("WRITTEN", |object| human_bytes(object.figure("written_bytes"))),
