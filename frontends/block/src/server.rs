@@ -189,6 +189,24 @@ impl Server {
         self.shared.serve_at(Arc::new(listener), Service::Vhost(disk))
     }
 
+    /// Returns the object of an export.
+    pub fn object(&self, name: &str) -> Option<octavo::Object> {
+        let all = self.shared.exports.all();
+        all.iter().find(|served| served.export.name == name).map(|served| served.export.object.clone())
+    }
+
+    /// Tells the VMMs of all exports of this object that its length has changed, so that their
+    /// guests see the new one. Does not wait for them.
+    pub fn announce_len(&self, object: &octavo::Object) {
+        for acceptor in self.shared.acceptors().iter() {
+            if let Service::Vhost(disk) = &acceptor.service
+                && std::ptr::eq(disk.served.export.object.store(), object.store())
+            {
+                disk.tell();
+            }
+        }
+    }
+
     /// Returns the addresses at which NBD clients connect, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<Address> {
         let acceptors = self.shared.acceptors();

@@ -5,6 +5,7 @@
 //! descriptor that signals the guest, and the guest's memory, are replaced while workers run.
 
 use super::chain::SERIAL_BYTES;
+use super::channel::Channel;
 use super::config::{CONFIG_BYTES, Config, WRITEBACK_AT};
 use super::disk::Disk;
 use super::inflight::Inflight;
@@ -18,6 +19,7 @@ use crate::journal::Journal;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use vhost::vhost_user::message::{
@@ -45,8 +47,13 @@ pub(super) struct Device {
     is_durable: Arc<AtomicBool>,
     /// The guest has switched the cache off.
     is_writethrough: bool,
-    /// The channel on which a VMM hears of changes. It takes the end of the channel for a failure.
-    _channel: Option<Backend>,
+    /// The channel as the crate has it. A VMM takes the end of its channel for a failure.
+    channel: Option<Backend>,
+    /// The socket of the channel that the next message hands over.
+    expected_channel: Option<OwnedFd>,
+    /// The VMM has read the configuration space since it connected. One that connects again may
+    /// count on what a former server told it.
+    knows_config: bool,
 }
 
 #[derive(Default)]
@@ -81,7 +88,9 @@ impl Device {
             unflushed: Arc::new(Unflushed::new(None)),
             is_durable: Arc::new(AtomicBool::new(true)),
             is_writethrough: false,
-            _channel: None,
+            channel: None,
+            expected_channel: None,
+            knows_config: false,
         })
     }
 
@@ -96,6 +105,11 @@ impl Device {
                 false
             }
         });
+    }
+
+    /// Keeps the socket of a channel until the message has been checked that hands it over.
+    pub fn expect_channel(&mut self, socket: Option<OwnedFd>) {
+        self.expected_channel = socket;
     }
 
     fn config(&self) -> Config {
@@ -145,7 +159,12 @@ impl Device {
         self.try_start(index).map_err(|error| {
             self.journal.warn(format_args!("queue {index} cannot start: {error}"));
             Error::ReqHandlerError(error)
-        })
+        })?;
+        if !self.knows_config {
+            self.knows_config = true;
+            self.disk.tell();
+        }
+        Ok(())
     }
 
     fn try_start(&mut self, index: usize) -> io::Result<()> {
@@ -370,6 +389,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        self.knows_config = true;
         // A VMM may ask for more than this device has; the rest is zeros.
         let mut bytes = self.config().bytes().to_vec();
         let end = (offset as usize).checked_add(size as usize).filter(|end| *end <= 4 * CONFIG_BYTES);
@@ -389,7 +409,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_backend_req_fd(&mut self, channel: Backend) {
-        self._channel = Some(channel);
+        self.disk.set_channel(self.expected_channel.take().map(Channel::new));
+        self.channel = Some(channel);
     }
 
     fn get_inflight_fd(&mut self, asked: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
@@ -476,6 +497,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        self.disk.set_channel(None);
         self.stop();
     }
 }

@@ -1,5 +1,6 @@
 //! [`Disk`]: an export that is attached by vhost-user, and its settings. One VMM at a time has it.
 
+use super::channel::Channel;
 use crate::connection::Connection;
 use crate::export::Served;
 use octavo::Cache;
@@ -55,13 +56,30 @@ pub(crate) struct Disk {
     pub settings: VhostSettings,
     /// A VMM has the disk.
     is_taken: Mutex<bool>,
+    /// The channel of that VMM.
+    channel: Mutex<Option<Channel>>,
     /// Notified when it leaves.
     left: Condvar,
 }
 
 impl Disk {
     pub fn new(cache: Cache, served: Arc<Served>, settings: VhostSettings) -> Disk {
-        Disk { cache, served, settings, is_taken: Mutex::new(false), left: Condvar::new() }
+        let (is_taken, channel) = Default::default();
+        Disk { cache, served, settings, is_taken, channel, left: Condvar::new() }
+    }
+
+    /// Replaces the channel of the VMM that has the disk.
+    pub(super) fn set_channel(&self, channel: Option<Channel>) {
+        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
+    }
+
+    /// Tells the VMM to read the configuration space again, if it has the disk and a channel.
+    pub fn tell(&self) {
+        let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(error)) = channel.as_ref().map(Channel::tell) {
+            let name = &self.served.export.name;
+            log::warn!("vhost-user: export {name:?}: cannot tell the VMM of the disk's length: {error}");
+        }
     }
 
     /// Takes the disk for one VMM. A VMM that connects again may come before the last thread of its

@@ -18,12 +18,14 @@
 //! | `inflight` | requests in flight, in memory that outlives this process (I1 to I4) |
 //! | `disk` | the export, its settings, and the VMM that has it |
 //! | `chain`, `config` | a chain of descriptors; what the device tells of itself |
+//! | `channel` | tells the VMM that the length has changed |
 //! | `memory` | the guest's memory |
 //! | `fault` | what a memory file that shrinks does |
 //!
 //! Not here: listeners and threads of connections (`server.rs`).
 
 mod chain;
+mod channel;
 mod config;
 mod device;
 mod disk;
@@ -41,7 +43,7 @@ use device::Device;
 use rustix::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 pub(crate) use disk::Disk;
@@ -63,8 +65,11 @@ pub(crate) fn serve(disk: &Arc<Disk>, connection: &Arc<Connection>, journal: &Jo
     let Some(device) = Device::new(disk.clone(), connection.clone(), journal.clone()) else {
         return Hangup::Vmm("the export is being removed".into());
     };
-    let mut messages = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(device)));
+    let device = Arc::new(Mutex::new(device));
+    let mut messages = BackendReqHandler::from_stream(stream, device.clone());
     let end = loop {
+        let channel = channel::peek(&connection.socket);
+        device.lock().unwrap_or_else(PoisonError::into_inner).expect_channel(channel);
         match messages.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => {}
             Err(_) if connection.stopping() => break Hangup::Shutdown,
@@ -75,7 +80,7 @@ pub(crate) fn serve(disk: &Arc<Disk>, connection: &Arc<Connection>, journal: &Jo
     };
     // Drops the device: what is in flight ends, and the guest learns of it, although its VMM may be
     // gone.
-    drop(messages);
+    drop((messages, device));
     connection.socket.shutdown(Shutdown::Both);
     end
 }

@@ -6,5 +6,6 @@ mod journal;
 mod kill;
 mod random;
 mod requests;
+mod resize;
 mod resume;
 mod vmm;

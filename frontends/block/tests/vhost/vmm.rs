@@ -164,7 +164,7 @@ impl Guest {
 
     /// Connects to a server, and starts ring 0 from the used index, as QEMU does.
     pub fn connect(&mut self, socket: &Path) -> Vmm {
-        let mut vmm = Vmm { frontend: Frontend::connect(socket, 1).unwrap() };
+        let mut vmm = Vmm::connect(socket);
         vmm.negotiate();
         self.track(&mut vmm);
         self.start(&mut vmm);
@@ -217,6 +217,10 @@ pub struct Vmm {
 }
 
 impl Vmm {
+    pub fn connect(socket: &Path) -> Vmm {
+        Vmm { frontend: Frontend::connect(socket, 1).unwrap() }
+    }
+
     /// Stops the ring and leaves, so that the server takes no more requests when this returns.
     pub fn leave(self) {
         self.frontend.get_vring_base(0).unwrap();
@@ -231,6 +235,7 @@ impl Vmm {
         let _ = frontend.get_protocol_features().unwrap();
         let protocol = VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD;
         frontend.set_protocol_features(protocol).unwrap();
         frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
