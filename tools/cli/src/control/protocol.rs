@@ -44,7 +44,7 @@ pub struct Request {
     /// partition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<(String, String)>,
-    /// Bytes to reclaim.
+    /// Bytes to reclaim, or the new length of an export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// One of `posix_fadvise`'s words, for a range.
@@ -59,6 +59,9 @@ pub struct Request {
     /// Whether the clients of exports that are removed may be disconnected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disconnect: bool,
+    /// Whether an export may be made shorter.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shrink: bool,
     /// What to record, for `record`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Order>,
@@ -93,6 +96,8 @@ pub enum Verb {
     ExportAdd,
     /// Drain and remove an export.
     ExportRemove,
+    /// Change the length of an export.
+    ExportResize,
     /// Add a partition.
     PartitionAdd,
     /// Remove a partition that no export uses.
@@ -122,8 +127,8 @@ impl Verb {
 
     /// Whether the request concerns the lists of exports and partitions.
     pub fn changes_what_is_served(self) -> bool {
-        use Verb::{ExportAdd, ExportRemove, PartitionAdd, PartitionRemove, Reload};
-        matches!(self, ExportAdd | ExportRemove | PartitionAdd | PartitionRemove | Reload)
+        use Verb::{ExportAdd, ExportRemove, ExportResize, PartitionAdd, PartitionRemove, Reload};
+        matches!(self, ExportAdd | ExportRemove | ExportResize | PartitionAdd | PartitionRemove | Reload)
     }
 }
 

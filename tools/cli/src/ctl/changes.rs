@@ -9,7 +9,7 @@ use super::answer::{Json, tell, tell_with_progress};
 use super::tables::number;
 use crate::control::protocol::{Request, Verb};
 use crate::error::Error;
-use crate::units::human_bytes;
+use crate::units::{human_bytes, size_bytes};
 
 /// Changes of exports.
 #[derive(Subcommand)]
@@ -38,6 +38,26 @@ Examples:
         /// A sentence for clients that list the exports
         #[arg(long, value_name = "TEXT")]
         description: Option<String>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Make an export as long as its file or device is now, or change the length of its file
+    #[command(after_help = "\
+Guests with a vhost-user disk see the new length at once. NBD clients see it when they connect again.
+
+Examples:
+  truncate -s 20G /var/lib/images/vm2.raw && octavo ctl export resize vm2
+  octavo ctl export resize vm2 20G
+  lvextend -L 20G vg0/vm3 && octavo ctl export resize vm3")]
+    Resize {
+        /// The export
+        name: String,
+        /// The new length of its file [default: the length that the file or device has]
+        #[arg(value_name = "SIZE", value_parser = size_bytes)]
+        len_bytes: Option<u64>,
+        /// Allow a shorter length: all that lies behind it is lost
+        #[arg(long)]
+        shrink: bool,
         #[command(flatten)]
         json: Json,
     },
@@ -152,6 +172,21 @@ impl Export {
                     let len = human_bytes(number(answer, "len_bytes"));
                     let partition = answer["partition"].as_str().unwrap_or_default();
                     format!("export \"{name}\" is added: {path}, {len}, in partition \"{partition}\"\n")
+                })
+            }
+            Export::Resize { name, len_bytes, shrink, json } => {
+                let request = Request {
+                    object: Some(name.clone()),
+                    bytes: *len_bytes,
+                    shrink: *shrink,
+                    ..Request::new(Verb::ExportResize)
+                };
+                tell(json, socket, &request, |answer| {
+                    let [former, now] = ["former_len_bytes", "len_bytes"].map(|key| number(answer, key));
+                    match former == now {
+                        true => format!("export \"{name}\" has {now} bytes, as before\n"),
+                        false => format!("export \"{name}\" is resized: {former} bytes -> {now} bytes\n"),
+                    }
                 })
             }
             Export::Remove { name, disconnect, json } => {

@@ -46,6 +46,11 @@ pub fn answer(
                 Err(Refused { message, refusals }) => Err(Fault { message, objects: refusals }),
             }
         }
+        Verb::ExportResize => {
+            let name = named(&request.object, "export")?;
+            let (former, now) = catalog.resize_export(name, request.bytes, request.shrink)?;
+            Ok(json!({"name": name, "former_len_bytes": former, "len_bytes": now}))
+        }
         Verb::PartitionAdd => {
             let name = named(&request.partition, "partition")?;
             let section: PartitionSection = section("partition", name, request)?;

@@ -20,6 +20,7 @@ mod catalog;
 mod demo;
 mod manage;
 mod reload;
+mod resize;
 mod share;
 mod sockets;
 mod status;

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use octavo::disk::{Store, Watch, WeakStore};
+use octavo::disk::{Change, Store, Watch, WeakStore};
 
 use crate::lock::lock;
 
@@ -80,8 +80,14 @@ fn look_after(added: &Receiver<Watched>) {
             let Some((name, store)) = names.get(&number) else { continue };
             let Some(store) = store.upgrade() else { continue };
             let store = store.name();
+            let remedy = match change {
+                Change::Length { .. } => "; `octavo ctl export resize` adopts the new length",
+                _ => "",
+            };
             match change.is_alarming() {
-                true => log::warn!("\"{name}\": {store}: {change} (octavo-serve(1), CHANGES BY OTHERS)"),
+                true => {
+                    log::warn!("\"{name}\": {store}: {change}{remedy} (octavo-serve(1), CHANGES BY OTHERS)")
+                }
                 false => log::info!("\"{name}\": {store}: {change}"),
             }
         }

@@ -32,6 +32,7 @@ mod recording;
 mod reload;
 mod replayed;
 mod resident;
+mod resize;
 mod server;
 mod share;
 mod signals;

@@ -1,0 +1,79 @@
+//! Changes of an export's length while it is served.
+//!
+//! Nothing is adopted before an operator asks: a file that another program lengthens may not be
+//! complete yet, and one that it shortens may be a mistake, which the log reports (`watch.rs`).
+
+use octavo::Object;
+
+use super::catalog::Catalog;
+use super::share::is_same;
+use crate::suggest;
+use crate::units::human_bytes;
+
+impl Catalog {
+    /// Makes an export as long as its file or device is now, or, with a length, changes that of the
+    /// file first. Tells the guests of all exports that share the object. Returns the former length
+    /// and the new one. The error is a sentence.
+    ///
+    /// The lists are not locked meanwhile: a store may take long to answer.
+    pub fn resize_export(
+        &self,
+        name: &str,
+        len_bytes: Option<u64>,
+        shrink: bool,
+    ) -> Result<(u64, u64), String> {
+        let state = self.state()?;
+        suggest::named("export", name, &state.exports, |export| export.section.name.get_ref())?;
+        drop(state);
+        let gone = || format!("export \"{name}\" is being removed");
+        let object = self.server.object(name).ok_or_else(gone)?;
+        if len_bytes.is_some() && object.read_only() {
+            return Err(format!(
+                "export \"{name}\" is read-only; change the length of {}, and then resize without a size",
+                object.store().name()
+            ));
+        }
+        let former = object.len_bytes();
+        if !shrink {
+            refuse_loss(name, &object, len_bytes)?;
+        }
+        let changed = match len_bytes {
+            Some(len_bytes) => object.set_len_bytes(len_bytes),
+            None => object.adopt_len_bytes().map(drop),
+        };
+        // Even after a failure the length may be another.
+        let now = object.len_bytes();
+        if now != former {
+            self.server.announce_len(&object);
+            let mut state = self.state()?;
+            for export in &mut state.exports {
+                let other = self.server.object(export.section.name.get_ref());
+                if other.is_some_and(|other| is_same(&other, &object)) {
+                    export.len_bytes = now;
+                }
+            }
+            log::info!("export \"{name}\" is resized: {former} bytes -> {now} bytes");
+        }
+        changed.map(|()| (former, now)).map_err(|error| error.to_string())
+    }
+}
+
+/// Refuses a length that cuts off bytes of the file, or of the cache. The error is a sentence.
+fn refuse_loss(name: &str, object: &Object, len_bytes: Option<u64>) -> Result<(), String> {
+    let present = object.store().present_len_bytes().map_err(|error| error.to_string())?;
+    let has = object.len_bytes();
+    let wanted = len_bytes.unwrap_or(present);
+    let longest = if len_bytes.is_some() { has.max(present) } else { has };
+    if wanted < longest {
+        let dirty = match object.stat().dirty_bytes {
+            0 => String::new(),
+            dirty => format!(", and up to {} of dirty pages with it", human_bytes(dirty)),
+        };
+        return Err(format!(
+            "export \"{name}\" would become shorter: {longest} bytes -> {wanted} bytes; what lies behind is lost{dirty}; \
+             --shrink allows it"
+        ));
+    }
+    // Should the file be cut between this look and the change, no dirty page is dropped with it.
+    object.sync().map_err(|error| error.to_string())
+}
