@@ -6,7 +6,6 @@
 use octavo::Object;
 
 use super::catalog::Catalog;
-use super::share::is_same;
 use crate::suggest;
 use crate::units::human_bytes;
 
@@ -45,13 +44,6 @@ impl Catalog {
         let now = object.len_bytes();
         if now != former {
             self.server.announce_len(&object);
-            let mut state = self.state()?;
-            for export in &mut state.exports {
-                let other = self.server.object(export.section.name.get_ref());
-                if other.is_some_and(|other| is_same(&other, &object)) {
-                    export.len_bytes = now;
-                }
-            }
             log::info!("export \"{name}\" is resized: {former} bytes -> {now} bytes");
         }
         changed.map(|()| (former, now)).map_err(|error| error.to_string())

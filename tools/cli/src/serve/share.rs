@@ -115,7 +115,7 @@ impl Images {
 }
 
 /// Whether both are handles of one object.
-pub fn is_same(one: &Object, other: &Object) -> bool {
+fn is_same(one: &Object, other: &Object) -> bool {
     std::ptr::eq(one.store(), other.store())
 }
 
