@@ -47,6 +47,8 @@ pub struct Limits {
     pub borrowed_max_bytes: usize,
     /// The file mode of unix sockets. Default: 0600.
     pub unix_mode: u32,
+    /// The group of unix sockets. Default: that of the process.
+    pub unix_group: Option<u32>,
 }
 
 impl Default for Limits {
@@ -64,6 +66,7 @@ impl Default for Limits {
             piece_max_bytes: 256 << 10,
             borrowed_max_bytes: 4 << 20,
             unix_mode: 0o600,
+            unix_group: None,
         }
     }
 }

@@ -151,7 +151,7 @@ impl Server {
             if address.is_remote() && self.shared.tls().is_none() {
                 return Err(needs_tls(address));
             }
-            listeners.push(Arc::new(Listener::bind(address, limits.unix_mode)?));
+            listeners.push(Arc::new(Listener::bind(address, limits)?));
         }
         listeners.into_iter().try_for_each(|listener| self.shared.serve_at(listener, Service::Nbd))
     }
@@ -184,7 +184,7 @@ impl Server {
         settings.validate().map_err(wrong)?;
         let found = self.shared.exports.offered().into_iter().find(|served| served.export.name == name);
         let served = found.ok_or_else(|| wrong("there is no such export".into()))?;
-        let listener = Listener::bind(&Address::Unix(socket.into()), self.shared.limits.unix_mode)?;
+        let listener = Listener::bind(&Address::Unix(socket.into()), &self.shared.limits)?;
         let disk = Arc::new(Disk::new(self.shared.cache.clone(), served, settings));
         self.shared.serve_at(Arc::new(listener), Service::Vhost(disk))
     }
@@ -205,6 +205,11 @@ impl Server {
                 disk.tell();
             }
         }
+    }
+
+    /// Returns the limits.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.limits
     }
 
     /// Returns the addresses at which NBD clients connect, with the ports that the system chose.

@@ -5,13 +5,14 @@
 
 use crate::address::Address;
 use crate::error::Error;
+use crate::limits::Limits;
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_peercred};
 use rustix::net::{self, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -91,7 +92,7 @@ enum Kind {
 
 impl Listener {
     /// Listens at an address. Replaces a stale unix socket of this user.
-    pub fn bind(address: &Address, unix_mode: u32) -> Result<Listener, Error> {
+    pub fn bind(address: &Address, limits: &Limits) -> Result<Listener, Error> {
         let failed = |source| Error::Listen { address: address.clone(), source };
         match address {
             Address::Tcp(tcp) => {
@@ -101,7 +102,7 @@ impl Listener {
             }
             Address::Unix(path) => {
                 SocketPath::clear(path).map_err(failed)?;
-                let (listener, made) = listen_at(path, unix_mode).map_err(failed)?;
+                let (listener, made) = listen_at(path, limits).map_err(failed)?;
                 let (address, kind) = (address.clone(), Kind::Unix(listener, made));
                 Ok(Listener { address, kind, is_closed: AtomicBool::new(false) })
             }
@@ -149,9 +150,10 @@ impl Listener {
     }
 }
 
-/// Listens at a path that appears only when the socket is ready and has its mode. A client that
-/// finds the socket is therefore accepted, and a client without permission can never connect.
-fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
+/// Listens at a path that appears only when the socket is ready and has its group and its mode. A
+/// client that finds the socket is therefore accepted, and a client without permission can never
+/// connect.
+fn listen_at(path: &Path, limits: &Limits) -> io::Result<(UnixListener, SocketPath)> {
     // Gives each socket of each process a name of its own.
     static MADE: AtomicU64 = AtomicU64::new(0);
     let unready = format!(".{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -159,7 +161,15 @@ fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
     let listener = UnixListener::bind(&unready)?;
     // Dropping this removes the first name.
     let _first = SocketPath::of(&unready)?;
-    fs::set_permissions(&unready, fs::Permissions::from_mode(mode))?;
+    if let Some(group) = limits.unix_group {
+        // The group precedes the mode: no other group may ever connect.
+        chown(&unready, None, Some(group)).map_err(|error| {
+            let why =
+                format!("cannot give the socket to group {group}, which the server must be in: {error}");
+            io::Error::new(error.kind(), why)
+        })?;
+    }
+    fs::set_permissions(&unready, fs::Permissions::from_mode(limits.unix_mode))?;
     // A client that guessed the first name before it had its mode is disconnected.
     listener.set_nonblocking(true)?;
     while listener.accept().is_ok() {}

@@ -1,7 +1,8 @@
 //! The process's environment: the user, their directories, and whether systemd's journal reads the
 //! log.
 
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -98,6 +99,20 @@ impl Environment {
 pub fn make_private_dir(dir: &Path) -> Result<(), String> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| format!("cannot make the directory {}: {error}", dir.display()))
+}
+
+/// Makes a directory and its missing parents, with this mode, for this group. A directory that is
+/// there stays as it is. The error is a sentence.
+pub fn make_open_dir(dir: &Path, mode: u32, group: Option<u32>) -> Result<(), String> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        make_open_dir(parent, mode, group)?;
+    }
+    make_private_dir(dir)?;
+    let opened = chown(dir, None, group).and_then(|()| set_permissions(dir, Permissions::from_mode(mode)));
+    opened.map_err(|error| format!("cannot give the directory {} its group and mode: {error}", dir.display()))
 }
 
 #[cfg(test)]

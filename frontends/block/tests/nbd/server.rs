@@ -4,7 +4,7 @@ use crate::client::*;
 use crate::rig::{Directory, Plan, Rig, descriptors, eventually, naps, threads};
 use octavo_block::{Address, Class, Error, Export, Limits, Server};
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -69,9 +69,11 @@ fn a_unix_socket_has_its_mode_and_a_stale_one_is_replaced_but_nothing_else_is() 
     server.shutdown(Duration::from_secs(5));
     assert!(!path.exists());
 
-    let open = Limits { unix_mode: 0o666, ..Limits::default() };
+    // Any process may give a socket to its own group.
+    let group = std::fs::metadata("/proc/self").unwrap().gid();
+    let open = Limits { unix_mode: 0o666, unix_group: Some(group), ..Limits::default() };
     let server = start(&rig, &["a"], &listen, open).unwrap();
-    assert_eq!(mode(&path), 0o666);
+    assert_eq!((mode(&path), std::fs::metadata(&path).unwrap().gid()), (0o666, group));
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "not a socket").unwrap();
     drop(server);

@@ -38,6 +38,10 @@ const OF_THE_SERVER: &[(&str, Text<Config>)] = &[
         let hosts = config.listen.metrics_hosts.iter().flat_map(|hosts| &hosts.0);
         debug(hosts.map(|host| &host.get_ref().0).collect::<Vec<_>>())
     }),
+    ("listen.socket_mode", |config| debug(config.listen.socket_mode.as_ref().map(|mode| mode.get_ref().0.0))),
+    ("listen.socket_group", |config| {
+        debug(config.listen.socket_group.as_ref().map(|group| group.get_ref().0.0))
+    }),
     ("control.fs", |config| debug(config.control.fs.as_ref().map(Spanned::get_ref))),
     ("serve.handshake_timeout", |config| {
         debug(config.serve.handshake_timeout.as_ref().map(|timeout| timeout.0))

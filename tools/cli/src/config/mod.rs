@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::logger::{Format, Wishes};
 use crate::order::Order;
 use source::Source;
-use values::{Attach, Bytes, ControlPath, List, Number, Parsed, Sample};
+use values::{Attach, Bytes, ControlPath, Group, List, Number, Parsed, Sample, SocketMode};
 
 /// How long the final drain may go without progress before `serve` gives up.
 pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -198,6 +198,10 @@ pub struct ListenSection {
     pub metrics: Option<Spanned<Parsed<SocketAddr>>>,
     /// Hosts that requests for metrics may name, besides this machine's own names and addresses.
     pub metrics_hosts: Option<List<Host>>,
+    /// The mode of the sockets of clients and virtual machines.
+    pub socket_mode: Option<Spanned<Parsed<SocketMode>>>,
+    /// Their group.
+    pub socket_group: Option<Spanned<Parsed<Group>>>,
 }
 
 /// `[control]`: the control file system.

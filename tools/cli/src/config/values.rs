@@ -191,6 +191,14 @@ pub struct ControlPath(pub PathBuf);
 #[derive(Clone, Copy, Debug)]
 pub struct Sample(pub u32);
 
+/// The file mode of sockets.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketMode(pub u32);
+
+/// A group of the system, by its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Group(pub u32);
+
 /// How clients reach an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attach {
@@ -201,6 +209,7 @@ pub enum Attach {
 }
 
 const ATTACH: &str = "\"nbd\" or \"vhost-user:/run/octavo/vm1.sock\"";
+const SOCKET_MODE: &str = "an octal mode that lets the server itself connect, such as \"0660\"";
 const CONTROL: &str = "\"unix:/run/octavo/control.sock\"";
 const METRICS: &str = "an address such as \"127.0.0.1:9187\"";
 
@@ -228,6 +237,11 @@ strings! {
         Some(("vhost-user", path)) if path.starts_with('/') => Ok(Attach::VhostUser(path.into())),
         _ => Err(format!("expected {ATTACH}")),
     };
+    SocketMode: SOCKET_MODE, |text| {
+        let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & 0o600 == 0o600 && *mode <= 0o777);
+        mode.map(SocketMode).ok_or_else(|| format!("expected {SOCKET_MODE}"))
+    };
+    Group: "the name or the number of a group", group;
     Host: "a host such as \"octavo.example.org\"", |text| text.parse();
     ControlPath: CONTROL, |text| {
         let path = text.strip_prefix("unix:").filter(|path| path.starts_with('/'));
@@ -238,4 +252,40 @@ strings! {
         text.parse().map_err(|_| format!("metrics are served over HTTP; expected {METRICS}"))
     };
     Sample: order::SAMPLE_SHAPE, |text| order::sample(text).map(Sample);
+}
+
+/// The file that lists the groups of the system.
+const GROUPS: &str = "/etc/group";
+
+/// Finds a group, by its name or its number. The error is a sentence.
+fn group(text: &str) -> Result<Group, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(Group(number));
+    }
+    let list = std::fs::read_to_string(GROUPS).map_err(|error| format!("{GROUPS}: {error}"))?;
+    let number = list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == text).then(|| fields.nth(1)?.parse().ok())?
+    });
+    number.map(Group).ok_or_else(|| format!("no group is called \"{text}\" in {GROUPS}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_a_name_or_a_number() {
+        assert_eq!(group("root").unwrap().0, 0);
+        assert_eq!(group("4294967294").unwrap().0, u32::MAX - 1);
+        assert_eq!(group("no such").unwrap_err(), "no group is called \"no such\" in /etc/group");
+    }
+
+    #[test]
+    fn a_mode_is_octal_and_admits_the_server() {
+        assert_eq!(SocketMode::parse("0660").unwrap().0, 0o660);
+        for wrong in ["", "660x", "0060", "02660", "rw"] {
+            assert!(SocketMode::parse(wrong).is_err(), "{wrong}");
+        }
+    }
 }

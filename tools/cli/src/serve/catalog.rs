@@ -24,13 +24,13 @@ use toml::Spanned;
 
 use super::build::{self, OpenStore};
 use super::share::Images;
+use super::sockets::make_socket_dir;
 use super::watch::Watches;
 use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, PartitionSection, check};
 use crate::control::drain::{self, Refusal, Timeout};
 use crate::control::recorders::{self, Recorders};
 use crate::control::tree;
-use crate::environment::make_private_dir;
 use crate::lock::lock;
 use crate::logger::{Settings, Wishes};
 use crate::suggest;
@@ -242,7 +242,7 @@ impl Catalog {
         for attach in section.attached() {
             let Attach::VhostUser(socket) = attach else { continue };
             if let Some(directory) = socket.parent() {
-                make_private_dir(directory)?;
+                make_socket_dir(directory, self.server.limits())?;
             }
             let settings = VhostSettings { is_writeback, ..section.vhost() };
             let attached = self.server.attach(section.name.get_ref(), socket, settings);

@@ -4,6 +4,7 @@
 //! If one of them cannot be opened, the error names the line of the configuration that asked for
 //! it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,7 +20,7 @@ use crate::control::metrics::{self, Metrics};
 use crate::control::mount::{self, Mounted, Unmounted};
 use crate::control::report::{AskClients, Clients};
 use crate::control::server::Listener;
-use crate::environment::make_private_dir;
+use crate::environment::make_open_dir;
 use crate::error::Error;
 use crate::units;
 
@@ -32,6 +33,10 @@ pub fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {
     let mut limits = Limits::default();
     let room = limits.room(cache);
     limits.connections_max = (room / 3 * 2).clamp(1, CONNECTIONS_DEFAULT);
+    if let Some(mode) = &config.listen.socket_mode {
+        limits.unix_mode = mode.get_ref().0.0;
+    }
+    limits.unix_group = config.listen.socket_group.as_ref().map(|group| group.get_ref().0.0);
     if let Some(timeout) = &config.serve.handshake_timeout {
         limits.handshake_time = timeout.0;
     }
@@ -98,6 +103,13 @@ fn verdict(reasons: Vec<String>) -> Page {
     Page { is_good, content_type: "text/plain; charset=utf-8", text }
 }
 
+/// Makes the folder of a socket if it is missing: all who may connect may also pass the folder. The
+/// error is a sentence.
+pub fn make_socket_dir(directory: &Path, limits: &Limits) -> Result<(), String> {
+    let passes = |class: u32| if limits.unix_mode & class == 0 { 0 } else { class & 0o111 };
+    make_open_dir(directory, 0o700 | passes(0o070) | passes(0o007), limits.unix_group)
+}
+
 /// Lets NBD clients connect.
 pub fn listen(config: &Config, server: &Server) -> Result<(), Error> {
     let all = &config.listen.nbd.0;
@@ -105,7 +117,7 @@ pub fn listen(config: &Config, server: &Server) -> Result<(), Error> {
         if let Address::Unix(path) = &nbd.get_ref().0
             && let Some(directory) = path.parent()
         {
-            make_private_dir(directory).map_err(|why| config.refused(nbd, why))?;
+            make_socket_dir(directory, server.limits()).map_err(|why| config.refused(nbd, why))?;
         }
     }
     let addresses: Vec<Address> = all.iter().map(|nbd| nbd.get_ref().0.clone()).collect();

@@ -201,6 +201,12 @@ metrics_hosts = ["octavo:9187", 7]
 15:33: listen.metrics_hosts: invalid type: integer `7`, expected a host such as "octavo.example.org"
 
 "unix:@/control.sock" -> "unix:@/control.sock"
+socket_mode = "u+rw"
+socket_group = "no such"
+14:15: listen.socket_mode: expected an octal mode that lets the server itself connect, such as "0660"
+15:16: listen.socket_group: no group is called "no such" in /etc/group
+
+"unix:@/control.sock" -> "unix:@/control.sock"
 metrics_hosts = "octavo"
 14:17: listen.metrics_hosts: no metrics are served; metrics = "127.0.0.1:9187" is missing
 
@@ -266,7 +272,7 @@ name = "vm1 "
 13:8: export.name: the character U+202E cannot be in a name: &
 17:8: group.name: the character U+200B cannot be in a name: &
 19:8: partition.name: a name cannot begin or end with a space
-21:1: listen.\u{1b}[2J: no such key; known: nbd, control, metrics, metrics_hosts
+21:1: listen.\u{1b}[2J: no such key; known: nbd, control, metrics, metrics_hosts, socket_mode, socket_group
 
 [cache] -> [metrics]
 [cache]

@@ -2,6 +2,7 @@
 //! own (`octavo-block`); these are about the configuration.
 
 use std::mem::MaybeUninit;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -91,4 +92,24 @@ fn a_configuration_is_checked_while_a_server_serves_it() {
     server.stop();
     check();
     assert!(!socket.exists(), "a check has made the socket");
+}
+
+/// Once, every socket had mode 0600: a VMM of another user could not open it.
+#[test]
+fn sockets_of_clients_have_the_configured_mode_and_the_control_socket_stays_private() {
+    let directory = Directory::new();
+    let (disk, socket) = (directory.disk("vm", 1 << 20), directory.join("run").join("vm.sock"));
+    let group = std::fs::metadata("/proc/self").unwrap().gid();
+    let listen = format!(
+        "socket_mode = \"0660\"\nsocket_group = \"{group}\"\n[[export]]\nname = \"vm\"\npath = \"{}\"\n\
+         partition = \"p\"\nattach = [\"nbd\", \"vhost-user:{}\"]",
+        disk.display(),
+        socket.display()
+    );
+    let server = Server::start(&directory, &Setup { listen: &listen, ..Setup::default() });
+    let modes = [&server.nbd, &socket, &directory.join("run"), &server.control].map(|path| {
+        let metadata = std::fs::metadata(path).unwrap();
+        (metadata.mode() & 0o777, metadata.gid())
+    });
+    assert_eq!(modes, [0o660, 0o660, 0o710, 0o600].map(|mode| (mode, group)));
 }
