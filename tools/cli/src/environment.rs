@@ -1,11 +1,14 @@
-//! The process's environment: the user, their directories, and whether systemd's journal reads the
-//! log.
+//! The process's environment: the user, their directories, whether systemd's journal reads the log,
+//! and the service manager.
 
+use std::ffi::OsString;
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::Error;
+use crate::supervisor::Supervisor;
 
 /// A user and their directories.
 #[derive(Clone, Debug)]
@@ -16,6 +19,10 @@ pub struct Environment {
     xdg_runtime_dir: Option<PathBuf>,
     /// Device and inode of the stream that systemd has connected to the journal.
     journal_stream: Option<(u64, u64)>,
+    /// The socket of the service manager.
+    notify_socket: Option<OsString>,
+    /// How long the service manager waits for a sign of life of this process.
+    watchdog: Option<Duration>,
 }
 
 impl Environment {
@@ -26,8 +33,13 @@ impl Environment {
             // The XDG specification: ignore paths that are not absolute.
             path.is_absolute().then_some(path)
         };
+        let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+        // Processes that the server starts inherit the variables, which are not meant for them.
+        let is_mine = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         Environment {
             uid: rustix::process::getuid().as_raw(),
+            notify_socket: std::env::var_os("NOTIFY_SOCKET"),
+            watchdog: number("WATCHDOG_USEC").filter(|usec| *usec > 0 && is_mine).map(Duration::from_micros),
             home: path("HOME"),
             xdg_cache_home: path("XDG_CACHE_HOME"),
             xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
@@ -36,6 +48,11 @@ impl Environment {
                 Some((device.parse().ok()?, inode.parse().ok()?))
             }),
         }
+    }
+
+    /// The service manager.
+    pub fn supervisor(&self) -> Supervisor {
+        Supervisor::new(self.notify_socket.as_deref(), self.watchdog)
     }
 
     /// Whether standard error is still the stream that systemd has connected to the journal, and
@@ -126,6 +143,8 @@ mod tests {
             xdg_cache_home: cache.map(Into::into),
             xdg_runtime_dir: runtime.map(Into::into),
             journal_stream: None,
+            notify_socket: None,
+            watchdog: None,
         }
     }
 

@@ -35,6 +35,7 @@ mod process;
 mod progress;
 mod serve;
 mod suggest;
+mod supervisor;
 mod units;
 
 use std::process::ExitCode;
@@ -103,8 +104,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
     let environment = Environment::read();
+    let arguments = Arguments::parse();
     let log = logger::Settings::new(arguments.verbose, arguments.quiet, environment.has_journal());
     logger::start(log);
     let result = match arguments.command {

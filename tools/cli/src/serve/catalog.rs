@@ -34,6 +34,7 @@ use crate::control::tree;
 use crate::lock::lock;
 use crate::logger::{Settings, Wishes};
 use crate::suggest;
+use crate::supervisor::Supervisor;
 
 /// How long clients may take to finish their requests when they are disconnected.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -63,6 +64,8 @@ pub struct Catalog {
     pub log: (Settings, Wishes),
     /// The images that exports share.
     pub images: Arc<Images>,
+    /// The service manager.
+    pub supervisor: Arc<Supervisor>,
     pub(super) watches: Watches,
     is_stopping: AtomicBool,
     state: Mutex<State>,
@@ -105,7 +108,13 @@ pub struct Listed {
 
 impl Catalog {
     /// A server that has nothing yet.
-    pub fn new(cache: Cache, server: Server, file: Option<PathBuf>, log: (Settings, Wishes)) -> Catalog {
+    pub fn new(
+        cache: Cache,
+        server: Server,
+        file: Option<PathBuf>,
+        log: (Settings, Wishes),
+        supervisor: Arc<Supervisor>,
+    ) -> Catalog {
         Catalog {
             cache,
             server,
@@ -114,6 +123,7 @@ impl Catalog {
             file,
             log,
             images: Arc::default(),
+            supervisor,
             watches: Watches::default(),
             is_stopping: AtomicBool::new(false),
             state: Mutex::default(),
@@ -371,6 +381,14 @@ impl Catalog {
         // A partition without objects has no page, so nothing can refuse.
         if let Err(error) = self.cache.remove_partition(partition.name()) {
             log::warn!("partition \"{}\": {error}", partition.name());
+        }
+    }
+
+    /// What the server serves, in a line.
+    pub fn summary(&self) -> String {
+        match self.server.traffic().exports().len() {
+            1 => "serving 1 export".into(),
+            count => format!("serving {count} exports"),
         }
     }
 

@@ -77,7 +77,10 @@ pub fn reload(
     disconnect: bool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<Change>, Error> {
+    catalog.supervisor.reloading();
     let result = catalog.reload(disconnect, progress);
+    let refused = if result.is_err() { "; the last reload failed" } else { "" };
+    catalog.supervisor.ready(&(catalog.summary() + refused));
     match &result {
         Ok(changes) => {
             for change in changes {

@@ -31,10 +31,9 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use octavo::Cache;
 use octavo::numa::TopologySource;
 use octavo_block::{Address, Server};
 
@@ -75,6 +74,9 @@ pub struct Arguments {
     log: Wishes,
 }
 
+/// How much longer than its drains the server asks the service manager to wait.
+const LAST_WORD: Duration = Duration::from_secs(60);
+
 /// Serves until a signal arrives.
 pub fn run(
     arguments: &Arguments,
@@ -96,7 +98,8 @@ pub fn run(
     let limits = sockets::limits(&config, &cache)?;
     let server = Server::new(cache.clone(), limits).map_err(|error| Error::failed(error.to_string()))?;
     let file = arguments.config.as_ref().filter(|file| can_be_read_again(file)).cloned();
-    let catalog = Catalog::new(cache, server, file, (log, arguments.log));
+    let supervisor = Arc::new(environment.supervisor());
+    let catalog = Catalog::new(cache, server, file, (log, arguments.log), supervisor);
     if arguments.check {
         let name = config.source.name.clone();
         catalog.apply(config, Purpose::Check, &mut |_| {})?;
@@ -140,14 +143,17 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     }
     reload_on(hung_up, catalog.clone())?;
     health.enter(Phase::Serving, Instant::now());
+    let supervisor = &catalog.supervisor;
+    supervisor.ready(&catalog.summary());
     if !quiet {
         let addresses = catalog.server.addresses();
         let exports = catalog.exports();
         output::notice(&banner(config, &exports, &addresses, scraped_at.as_deref(), mounted.is_some()))?;
     }
 
-    let signal = wait(&stopped, cache, &health);
+    let signal = wait(&stopped, catalog, &health);
     health.enter(Phase::Draining, Instant::now());
+    supervisor.stopping("no more clients; writing back dirty pages");
     log::info!("{}: no more clients; writing back dirty pages", stop::name(signal));
     catalog.stop();
     catalog.server.shutdown(GRACE);
@@ -156,8 +162,12 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     drop(mounted);
     let refusals = drain::drain(drain::objects(cache), catalog.drain_timeout.get(), |dirty_bytes| {
         if dirty_bytes > 0 {
-            log::info!("draining: {} dirty left", units::human_bytes(dirty_bytes));
+            let progress = format!("draining: {} dirty left", units::human_bytes(dirty_bytes));
+            log::info!("{progress}");
+            supervisor.status(&progress);
         }
+        // A drain that makes progress is not killed, however long it takes.
+        supervisor.extend(catalog.drain_timeout.get() + LAST_WORD);
     });
     catalog.recorders.stop_all();
     if refusals.is_empty() {
@@ -182,17 +192,31 @@ fn reload_on(hung_up: Receiver<()>, catalog: Arc<Catalog>) -> Result<(), Error> 
 }
 
 /// Sleeps until a signal arrives, and logs the status line while there is traffic.
-fn wait(stopped: &Receiver<i32>, cache: &Cache, health: &Health) -> i32 {
+fn wait(stopped: &Receiver<i32>, catalog: &Catalog, health: &Health) -> i32 {
+    let (cache, supervisor) = (&catalog.cache, &catalog.supervisor);
     let mut status = Status::new(cache, Instant::now());
+    let (mut looked, mut is_busy) = (Instant::now(), false);
     loop {
-        match stopped.recv_timeout(status.period()) {
+        match stopped.recv_timeout(supervisor.period(status.period())) {
             Ok(signal) => return signal,
             Err(RecvTimeoutError::Timeout) => {
-                if let Some(line) = status.look(cache, Instant::now()) {
-                    log::info!("{line}");
+                // A watchdog may wake this thread more often.
+                if looked.elapsed() >= status.period() {
+                    looked = Instant::now();
+                    let line = status.look(cache, looked);
+                    match &line {
+                        Some(line) => {
+                            log::info!("{line}");
+                            supervisor.status(line);
+                        }
+                        None if is_busy => supervisor.status(&catalog.summary()),
+                        None => {}
+                    }
+                    is_busy = line.is_some();
                 }
                 // Last: a main thread that hangs above must not report.
                 health.seen(Instant::now());
+                supervisor.alive();
             }
             Err(RecvTimeoutError::Disconnected) => unreachable!("the thread of signals does not end"),
         }

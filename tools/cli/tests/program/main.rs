@@ -38,6 +38,7 @@ mod share;
 mod signals;
 mod simulate;
 mod standard_output;
+mod supervised;
 mod system_calls;
 mod trace;
 mod vhost;

@@ -1,0 +1,89 @@
+//! What the server tells its service manager, by the protocol of sd_notify(3): that it serves,
+//! reads its configuration again, or ends.
+//!
+//! A message is a datagram with a `KEY=VALUE` on each line, to the socket that NOTIFY_SOCKET names.
+//! A message that cannot be sent is lost: the server serves all the same.
+
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The service manager, if there is one.
+#[derive(Default)]
+pub struct Supervisor {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    /// How long the server may be silent before the manager kills it.
+    watchdog: Option<Duration>,
+    is_stopping: AtomicBool,
+}
+
+impl Supervisor {
+    /// The manager that listens at the socket of this name; `@` begins an abstract name.
+    pub fn new(notify_socket: Option<&OsStr>, watchdog: Option<Duration>) -> Supervisor {
+        let socket = notify_socket.and_then(|name| {
+            let address = match name.as_bytes() {
+                [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+                _ => SocketAddr::from_pathname(name),
+            };
+            Some((UnixDatagram::unbound().ok()?, address.ok()?))
+        });
+        Supervisor { socket, watchdog, is_stopping: AtomicBool::new(false) }
+    }
+
+    /// The server serves, and its configuration is in force. Ignored once the server ends.
+    pub fn ready(&self, status: &str) {
+        // Relaxed: a flag alone, for a reload that ends after the end has begun.
+        if !self.is_stopping.load(Ordering::Relaxed) {
+            self.send(&format!("READY=1\nSTATUS={status}"));
+        }
+    }
+
+    /// The server reads its configuration again; `ready` follows.
+    pub fn reloading(&self) {
+        // The manager ignores every `READY=1` that was sent before this time.
+        let now: Duration = clock_gettime(ClockId::Monotonic).try_into().unwrap_or_default();
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", now.as_micros()));
+    }
+
+    /// The server ends.
+    pub fn stopping(&self, status: &str) {
+        // Relaxed: see `ready`.
+        self.is_stopping.store(true, Ordering::Relaxed);
+        self.send(&format!("STOPPING=1\nSTATUS={status}"));
+    }
+
+    /// What the server does, in a line.
+    pub fn status(&self, status: &str) {
+        self.send(&format!("STATUS={status}"));
+    }
+
+    /// Asks for this much more time to end.
+    pub fn extend(&self, time: Duration) {
+        self.send(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
+    }
+
+    /// The main thread works.
+    pub fn alive(&self) {
+        if self.watchdog.is_some() {
+            self.send("WATCHDOG=1");
+        }
+    }
+
+    /// Time between two calls of `alive`: half of what the manager allows, and at most this.
+    pub fn period(&self, most: Duration) -> Duration {
+        self.watchdog.map_or(most, |watchdog| most.min(watchdog / 2))
+    }
+
+    fn send(&self, message: &str) {
+        if let Some((socket, address)) = &self.socket
+            && let Err(error) = socket.send_to_addr(message.as_bytes(), address)
+        {
+            log::debug!("the service manager is not told {message:?}: {error}");
+        }
+    }
+}
