@@ -98,6 +98,7 @@ const LAYERS: &[Layer] = &[
         ],
         others: &[
             "clap",
+            "clap_complete",
             "fuser",
             "httparse",
             "libc",

@@ -16,6 +16,7 @@
 #![deny(unsafe_code)]
 
 mod closed;
+mod completions;
 mod config;
 mod control;
 mod ctl;
@@ -40,7 +41,7 @@ mod units;
 
 use std::process::ExitCode;
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 
 use environment::Environment;
 use offline::{bench, mrc, plan, simulate, trace};
@@ -105,6 +106,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let environment = Environment::read();
+    completions::answer(&environment, Arguments::command);
     let arguments = Arguments::parse();
     let log = logger::Settings::new(arguments.verbose, arguments.quiet, environment.has_journal());
     logger::start(log);
@@ -130,7 +132,6 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {

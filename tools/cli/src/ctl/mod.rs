@@ -1,11 +1,13 @@
 //! The clients of a running server: `octavo ctl`, `octavo ctl top` and `octavo record`.
 //!
 //! `connection` finds the server and sends requests; `answer` prints answers; `changes` adds and
-//! removes exports and partitions; `tables` and `numa` format answers for people.
+//! removes exports and partitions; `tables` and `numa` format answers for people; `names` lists
+//! names for shells.
 
 mod answer;
 mod changes;
 mod connection;
+pub mod names;
 mod numa;
 pub mod record;
 mod tables;

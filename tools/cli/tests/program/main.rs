@@ -10,6 +10,7 @@ mod bench;
 mod changed;
 mod check;
 mod clients;
+mod completions;
 mod config_errors;
 mod control;
 mod control_client;
