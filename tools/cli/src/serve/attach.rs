@@ -55,7 +55,8 @@ pub fn commands(address: &Address, export: &ExportSection, len_bytes: u64) -> St
     text
 }
 
-/// The options with which QEMU attaches the export at a vhost-user socket.
+/// The options with which QEMU attaches the export at a vhost-user socket. docs/VM.md prints the
+/// same.
 pub fn vhost_user(socket: &Path, export: &ExportSection) -> String {
     // A comma ends a value of an option, unless it is doubled.
     let path = socket.to_string_lossy().replace(',', ",,");
@@ -65,6 +66,17 @@ pub fn vhost_user(socket: &Path, export: &ExportSection) -> String {
         "  shared memory    -m 4G -object memory-backend-memfd,id=mem,size=4G,share=on -numa node,memdev=mem\n  \
          the disk         -chardev {chardev} \\\n                   \
          -device vhost-user-blk-pci,chardev=octavo0,num-queues={queues}\n"
+    )
+}
+
+/// The export at a vhost-user socket as a disk of a libvirt domain, whose memory is shared.
+/// docs/VM.md prints the same.
+pub fn libvirt_vhost_user(socket: &Path, export: &ExportSection) -> String {
+    let (path, queues) = (xml_quoted(&socket.to_string_lossy()), export.vhost().queues);
+    format!(
+        "  <disk type='vhostuser' device='disk'>\n    <driver name='qemu' type='raw' queues='{queues}'/>\n    \
+         <source type='unix' path='{path}'>\n      <reconnect enabled='yes' timeout='1'/>\n    </source>\n    \
+         <target dev='vda' bus='virtio'/>\n  </disk>\n"
     )
 }
 
@@ -108,7 +120,7 @@ fn percent_encoded(text: &str) -> String {
 
 /// Quotes a text so that a shell reads it as one word.
 fn shell_quoted(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/:+".contains(&byte);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/:+=,".contains(&byte);
     if !text.is_empty() && text.bytes().all(plain) {
         text.to_owned()
     } else {

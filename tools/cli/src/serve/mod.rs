@@ -261,6 +261,8 @@ fn banner(
             if let Attach::VhostUser(socket) = attach {
                 text += &format!("\n\"{}\" as the disk of a virtual machine:\n", export.name.get_ref());
                 text += &attach::vhost_user(socket, export);
+                text += "\nas a disk of a libvirt domain with shared memory, in its <devices>:\n";
+                text += &attach::libvirt_vhost_user(socket, export);
             }
         }
     }

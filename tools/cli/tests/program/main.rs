@@ -43,3 +43,4 @@ mod supervised;
 mod system_calls;
 mod trace;
 mod vhost;
+mod vm_page;
