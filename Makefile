@@ -2,15 +2,35 @@
 
 # The Debian packages whose programs the tests run.
 PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 strace valgrind qemu-system-x86 busybox-static \
-	libvirt-clients libxml2-utils fdisk grub-common grub-pc-bin sqlite3 xfsprogs
+	libvirt-clients libxml2-utils fdisk grub-common grub-pc-bin sqlite3 xfsprogs pandoc man-db systemd
+
+# Where `make install` puts things; DESTDIR goes before all of them.
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+BINDIR = $(PREFIX)/bin
+DOCDIR = $(PREFIX)/share/doc/octavo
+COMPLETIONS = $(PREFIX)/share/bash-completion/completions/octavo \
+	$(PREFIX)/share/zsh/vendor-completions/_octavo $(PREFIX)/share/fish/vendor_completions.d/octavo.fish
+
+TARGET = $${CARGO_TARGET_DIR:-target}
+# The program to install.
+OCTAVO ?= $(TARGET)/release/octavo
+# Where man pages are made.
+MAN ?= $(TARGET)/man
+PAGES = $(basename $(notdir $(wildcard docs/*.[0-9].md)))
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench packages promtool
+.PHONY: help run test bench packages promtool build man install uninstall deb
 
 help:
 	@echo "make run    build and serve a demo disk; says how to attach to it"
 	@echo "make test   install what the tests need, then run the whole gate"
 	@echo "make bench  measure the hit and the miss path"
+	@echo "make build  build the program and its man pages; needs pandoc"
+	@echo "make install, make uninstall"
+	@echo "            honour DESTDIR, PREFIX ($(PREFIX)) and SYSCONFDIR ($(SYSCONFDIR))"
+	@echo "make deb    build a Debian package in target/deb"
 
 # exec: the shell goes away, and Ctrl-C and signals reach octavo itself.
 run:
@@ -51,3 +71,55 @@ promtool:
 	command -v apt-get >/dev/null && mkdir -p $(TOOL) && cd $(TOOL) && apt-get download prometheus \
 		&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb \
 		|| echo "no promtool: the tests of the alerts will be skipped"
+
+build: man
+	cargo build --release --locked --package octavo-cli
+
+# pandoc, because it alone of Debian's converters knows definition lists, tables and filters.
+man:
+	mkdir -p "$(MAN)"
+	for page in $(PAGES); do \
+		pandoc --standalone --from markdown-smart-tex_math_dollars --to man --shift-heading-level-by=-1 \
+			--lua-filter packaging/man.lua --metadata hyphenate=false --variable adjusting=l \
+			--variable footer="octavo $(VERSION)" --variable header=Octavo \
+			docs/$$page.md --output "$(MAN)/$$page" || exit 1; \
+	done
+
+# Takes what `make build` has made, so that root need not run cargo. An octavo.toml that is there
+# stays.
+install:
+	@test -x "$(OCTAVO)" && test -e "$(MAN)/octavo.1" || { echo "first: make build"; exit 1; }
+	install -D -m 755 "$(OCTAVO)" "$(DESTDIR)$(BINDIR)/octavo"
+	for page in $(PAGES); do \
+		install -D -m 644 "$(MAN)/$$page" "$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$page" || exit 1; \
+	done
+	for document in README.md CHANGELOG.md $(filter-out $(PAGES:%=docs/%.md) docs/DEVELOPMENT.md,$(wildcard docs/*.md)); do \
+		install -D -m 644 $$document "$(DESTDIR)$(DOCDIR)/$${document##*/}" || exit 1; \
+	done
+	install -D -m 644 packaging/octavo.toml "$(DESTDIR)$(DOCDIR)/examples/octavo.toml"
+	test -e "$(DESTDIR)$(SYSCONFDIR)/octavo/octavo.toml" \
+		|| install -D -m 644 packaging/octavo.toml "$(DESTDIR)$(SYSCONFDIR)/octavo/octavo.toml"
+	mkdir -p $(foreach file,$(COMPLETIONS),"$(DESTDIR)$(dir $(file))")
+	set -- bash zsh fish; for file in $(COMPLETIONS); do \
+		OCTAVO_COMPLETE=$$1 "$(OCTAVO)" > "$(DESTDIR)$$file" || exit 1; chmod 644 "$(DESTDIR)$$file"; shift; \
+	done
+	@# zsh runs the file instead of its function at the first Tab.
+	echo '[ "$$funcstack[1]" != _octavo ] || _clap_dynamic_completer_octavo' \
+		>> "$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_octavo"
+	mkdir -p "$(DESTDIR)$(PREFIX)/lib/systemd/system"
+	sed -e 's|@bindir@|$(BINDIR)|' -e 's|@sysconfdir@|$(SYSCONFDIR)|' packaging/octavo.service.in \
+		> "$(DESTDIR)$(PREFIX)/lib/systemd/system/octavo.service"
+	chmod 644 "$(DESTDIR)$(PREFIX)/lib/systemd/system/octavo.service"
+	install -D -m 644 packaging/octavo.sysusers "$(DESTDIR)$(PREFIX)/lib/sysusers.d/octavo.conf"
+	install -D -m 644 packaging/octavo.tmpfiles "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/octavo.conf"
+
+# The configuration stays.
+uninstall:
+	rm -f "$(DESTDIR)$(BINDIR)/octavo" $(foreach file,$(COMPLETIONS),"$(DESTDIR)$(file)") \
+		"$(DESTDIR)$(PREFIX)/lib/systemd/system/octavo.service" \
+		"$(DESTDIR)$(PREFIX)/lib/sysusers.d/octavo.conf" "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/octavo.conf"
+	for page in $(PAGES); do rm -f "$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$page"; done
+	rm -rf "$(DESTDIR)$(DOCDIR)"
+
+deb: build
+	OCTAVO="$(OCTAVO)" MAN="$(MAN)" packaging/deb.sh

@@ -5,6 +5,7 @@
 //! would invalidate the other's build.
 
 use std::path::Path;
+use std::process::Command;
 
 use crate::cargo::{cargo, command, listed, succeeds, target_of, with_cfg};
 use crate::jobs::{self, Job};
@@ -84,6 +85,11 @@ pub const LONG: &[&Step] = &[
         run: publish,
     },
     &Step {
+        name: "package",
+        purpose: "the Debian package works as docs/VM.md says, in a clean Debian (minutes, root, network)",
+        run: package,
+    },
+    &Step {
         name: "resident",
         purpose: "memory_max bounds the process through 100,000 connections and 40,000 threads (minutes)",
         run: resident,
@@ -125,7 +131,7 @@ fn found(problems: Vec<String>) -> Outcome {
 /// Checks for security advisories. Not in the gate: advisories come over the network, and a new one
 /// would fail a commit that has not changed.
 fn deny(root: &Path) -> Outcome {
-    if !succeeds(std::process::Command::new("cargo").args(["deny", "--version"])) {
+    if !succeeds(Command::new("cargo").args(["deny", "--version"])) {
         return Outcome::Failed("cargo-deny is missing: `cargo install --locked cargo-deny`".into());
     }
     cargo(root, &["deny", "check", "advisories"], &[])
@@ -135,6 +141,23 @@ fn deny(root: &Path) -> Outcome {
 /// engine. The others say `publish = false`.
 fn publish(root: &Path) -> Outcome {
     cargo(root, &["publish", "--dry-run", "--locked", "--allow-dirty", "--workspace"], &[])
+}
+
+/// Builds the Debian package, and installs it in a virtual machine. See `packaging/check.sh`.
+fn package(root: &Path) -> Outcome {
+    let run = |program: &str, arguments: &[&str]| match Command::new(program)
+        .args(arguments)
+        .current_dir(root)
+        .status()
+    {
+        Ok(status) if status.success() => Outcome::Passed,
+        Ok(status) => Outcome::Failed(format!("{program}: {status}")),
+        Err(error) => Outcome::Failed(format!("{program}: {error}")),
+    };
+    match run("make", &["deb"]) {
+        Outcome::Passed => run("packaging/check.sh", &[]),
+        failed => failed,
+    }
 }
 
 fn clippy(root: &Path) -> Outcome {

@@ -25,6 +25,7 @@ mod metrics;
 mod nbd_client;
 mod nodes;
 mod observed;
+mod packaging;
 mod plan;
 mod pressure;
 mod random;
