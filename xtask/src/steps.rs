@@ -143,7 +143,7 @@ fn publish(root: &Path) -> Outcome {
     cargo(root, &["publish", "--dry-run", "--locked", "--allow-dirty", "--workspace"], &[])
 }
 
-/// Builds the Debian package, and installs it in a virtual machine. See `packaging/check.sh`.
+/// Builds the Debian package, and installs it in a container. See `packaging/check.sh`.
 fn package(root: &Path) -> Outcome {
     let run = |program: &str, arguments: &[&str]| match Command::new(program)
         .args(arguments)

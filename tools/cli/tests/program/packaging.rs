@@ -1,5 +1,5 @@
 //! What `make install` and the Debian package bring to a system. `packaging/check.sh` installs the
-//! package in a virtual machine; these tests are the quick part.
+//! package in a container; these tests are the quick part.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
