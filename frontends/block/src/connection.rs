@@ -10,6 +10,7 @@
 //! The later of the two sees the other's store, because all four accesses are SeqCst.
 
 use crate::socket::Socket;
+use crate::tls;
 use rustix::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::{fmt, io};
@@ -79,8 +80,8 @@ pub(crate) enum Hangup {
 impl From<io::Error> for Hangup {
     fn from(error: io::Error) -> Hangup {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-        if let Some(tls) = error.get_ref().and_then(|source| source.downcast_ref::<rustls::Error>()) {
-            return Hangup::Tls(tls.clone());
+        if let Some(failure) = error.get_ref().and_then(|source| source.downcast_ref::<rustls::Error>()) {
+            return Hangup::Tls(failure.clone());
         }
         match error.kind() {
             UnexpectedEof | ConnectionReset | BrokenPipe => Hangup::Client,
@@ -108,7 +109,7 @@ impl fmt::Display for Hangup {
                     f.write_str("TLS failed: the client has no certificate, which the server demands")
                 }
                 rustls::Error::InvalidCertificate(wrong) => {
-                    write!(f, "TLS failed: the client's certificate is refused: {wrong}")
+                    write!(f, "TLS failed: the client's certificate is refused: {}", tls::flaw(wrong))
                 }
                 rustls::Error::AlertReceived(alert) => {
                     write!(f, "TLS failed: the client refused the server or gave up: {alert:?}")

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig, version};
+use rustls::{CertificateError, RootCertStore, ServerConfig, version};
 use std::fmt;
 use std::sync::Arc;
 
@@ -78,6 +78,9 @@ impl Tls {
             rustls::Error::InconsistentKeys(_) => {
                 wrong(TlsPart::Key, "it is not the key of the server's certificate")
             }
+            rustls::Error::InvalidCertificate(error) => {
+                wrong(TlsPart::Certificate, format!("it cannot be used: {}", flaw(&error)))
+            }
             error => wrong(TlsPart::Certificate, error),
         })?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -106,6 +109,18 @@ pub(crate) struct Security {
     pub tls: Option<Tls>,
     /// Whether the client must start TLS before anything else.
     pub is_required: bool,
+}
+
+/// Returns what is wrong with a certificate, for people.
+pub(crate) fn flaw(error: &CertificateError) -> String {
+    // Several commands make certificates of version 1 unless they are asked for extensions. The
+    // library has no name of its own for this error.
+    match format!("{error:?}") {
+        shown if shown.contains("UnsupportedCertVersion") => {
+            "it is of X.509 version 1, and only version 3 is known, the one with extensions".into()
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn wrong(part: TlsPart, reason: impl fmt::Display) -> Error {
