@@ -2,7 +2,8 @@
 
 # The Debian packages whose programs the tests run.
 PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 strace valgrind qemu-system-x86 busybox-static \
-	libvirt-clients libxml2-utils fdisk grub-common grub-pc-bin sqlite3 xfsprogs pandoc man-db systemd
+	libvirt-clients libxml2-utils fdisk grub-common grub-pc-bin openssl sqlite3 xfsprogs pandoc man-db \
+	systemd
 
 # Where `make install` puts things; DESTDIR goes before all of them.
 PREFIX ?= /usr/local

@@ -14,7 +14,7 @@ use toml::Spanned;
 
 use super::source::Problem;
 use super::values::Attach;
-use super::{Config, ExportSection, Size, bytes};
+use super::{Config, ExportSection, Size, bytes, tls};
 use crate::control::tree;
 use crate::suggest;
 use crate::units::human_bytes;
@@ -36,6 +36,9 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     check.exports();
     check.paths();
     check.sockets(is_whole);
+    if let Some(section) = &config.tls {
+        section.check(&config.source, is_whole, check.problems);
+    }
     check.control();
     check.groups();
 }
@@ -290,10 +293,10 @@ impl Check<'_> {
             let address = &nbd.get_ref().0;
             match address {
                 Address::Unix(path) => self.socket_path(nbd, path),
-                Address::Tcp(tcp) if !tcp.ip().is_loopback() => self.report(
+                Address::Tcp(_) if address.is_remote() && tls::offset(&self.config.source).is_none() => self.report(
                     nbd,
-                    "NBD without TLS is not encrypted: only loopback addresses such as \"tcp:127.0.0.1:10809\" are \
-                     allowed; to connect from elsewhere, use an SSH tunnel",
+                    "clients from elsewhere need TLS: add [listen.tls] with certificates = \"/etc/octavo/tls\", or \
+                     listen at a loopback address such as \"tcp:127.0.0.1:10809\" and use an SSH tunnel",
                 ),
                 Address::Tcp(_) => {}
             }

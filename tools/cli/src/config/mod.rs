@@ -9,6 +9,7 @@ pub mod check;
 pub mod fixed;
 pub mod read;
 pub mod source;
+pub mod tls;
 pub mod values;
 
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ use crate::error::Error;
 use crate::logger::{Format, Wishes};
 use crate::order::Order;
 use source::Source;
+use tls::TlsSection;
 use values::{Attach, Bytes, ControlPath, Group, List, Number, Parsed, Sample, SocketMode};
 
 /// How long the final drain may go without progress before `serve` gives up.
@@ -57,6 +59,8 @@ pub struct Config {
     pub exports: Vec<ExportSection>,
     /// `[listen]`.
     pub listen: ListenSection,
+    /// `[listen.tls]`.
+    pub tls: Option<TlsSection>,
     /// `[control]`.
     pub control: ControlSection,
     /// `[serve]`.

@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::source::{Problem, Source};
-use super::{Config, check};
+use super::{Config, check, tls};
 use crate::error::Error;
 use crate::{suggest, units};
 
@@ -186,7 +186,12 @@ impl Reader {
         let partitions = self.many("partition", &mut table);
         let shares = self.many("share", &mut table);
         let exports = self.many("export", &mut table);
+        let tls = table.get_mut("listen").and_then(|listen| match listen.get_mut() {
+            DeValue::Table(listen) => listen.remove("tls"),
+            _ => None,
+        });
         let listen = self.one("listen", &mut table);
+        let tls = tls.and_then(|section| self.section(tls::NAME, section));
         let control = self.one("control", &mut table);
         let serve = self.one("serve", &mut table);
         let log = self.one("log", &mut table);
@@ -205,6 +210,7 @@ impl Reader {
             shares,
             exports,
             listen: listen?,
+            tls,
             control: control.unwrap_or_default(),
             serve: serve.unwrap_or_default(),
             log: log.unwrap_or_default(),

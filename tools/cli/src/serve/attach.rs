@@ -55,6 +55,28 @@ pub fn commands(address: &Address, export: &ExportSection, len_bytes: u64) -> St
     text
 }
 
+/// The commands for an export whose clients must use TLS. HOST is any name of the server that its
+/// certificate has, DIR a directory with the client's certificate.
+pub fn over_tls(address: &Address, export: &ExportSection) -> String {
+    let Address::Tcp(address) = address else { return String::new() };
+    let (port, name) = (address.port(), export.name.get_ref());
+    let uri = format!("nbds://HOST:{port}/{}?tls-certificates=DIR", percent_encoded(name));
+    let uri = shell_quoted(&uri);
+    let credentials = shell_quoted("tls-creds-x509,id=tls0,endpoint=client,dir=DIR");
+    // A comma ends a value of an option, unless it is doubled.
+    let node = format!(
+        "driver=nbd,node-name=disk0,server.type=inet,server.host=HOST,server.port={port},export={},tls-creds=tls0",
+        name.replace(',', ",,")
+    );
+    format!(
+        "  HOST is a name of this machine in its certificate; DIR has ca-cert.pem, client-cert.pem, client-key.pem\n  \
+         what it is       nbdinfo {uri}\n  \
+         copy it          nbdcopy {uri} copy.raw\n  \
+         QEMU's options   -object {credentials} \\\n                   -blockdev {}\n",
+        shell_quoted(&node)
+    )
+}
+
 /// The options with which QEMU attaches the export at a vhost-user socket. docs/VM.md prints the
 /// same.
 pub fn vhost_user(socket: &Path, export: &ExportSection) -> String {

@@ -76,6 +76,8 @@ pub struct Catalog {
 pub struct State {
     /// The configuration in force, without its partitions and exports. None before the start.
     pub config: Option<Config>,
+    /// Identifies the certificates in force.
+    pub tls_mark: Option<u64>,
     /// The partitions, oldest first.
     pub partitions: Vec<Owned>,
     /// The exports, oldest first.

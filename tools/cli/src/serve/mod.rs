@@ -26,6 +26,7 @@ mod sockets;
 mod status;
 mod step;
 mod stop;
+mod tls;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -267,7 +268,19 @@ fn banner(
         }
     }
     let listed = exports.iter().find(|(export, _)| export.attached().any(|attach| *attach == Attach::Nbd));
-    if let (Some((export, len_bytes)), Some(address)) = (listed, addresses.first()) {
+    let demands_tls = |address: &Address| {
+        let required = config.tls.as_ref().is_some_and(|section| section.is_required());
+        address.is_remote() || required && matches!(address, Address::Tcp(_))
+    };
+    if let (Some((export, _)), Some(address)) =
+        (listed, addresses.iter().find(|address| demands_tls(address)))
+    {
+        text += &format!("\nto attach to \"{}\" over TLS:\n", export.name.get_ref());
+        text += &attach::over_tls(address, export);
+    }
+    if let (Some((export, len_bytes)), Some(address)) =
+        (listed, addresses.iter().find(|address| !demands_tls(address)))
+    {
         text += &format!("\nto attach to \"{}\":\n", export.name.get_ref());
         text += &attach::commands(address, export, *len_bytes);
         text += "\nas a disk of a libvirt domain, in its <devices>:\n";

@@ -3,8 +3,8 @@
 //!
 //! 1. The configuration is read and checked, and compared with what the server has: which exports
 //!    and partitions to add, keep and remove. Keys that cannot change are refused.
-//! 2. Stores of new exports are opened as a rehearsal. Exports to be removed are retired, if no
-//!    client uses them. (With `disconnect`, this waits for step 4.)
+//! 2. Certificates are read. Stores of new exports are opened as a rehearsal. Exports to be removed
+//!    are retired, if no client uses them. (With `disconnect`, this waits for step 4.)
 //! 3. What the engine can refuse is done in a way that can be undone (`step.rs`): limits and
 //!    policies, new partitions and their recordings, new objects.
 //! 4. Exports to be removed are drained.
@@ -18,6 +18,7 @@ use octavo_block::Retired;
 
 use super::catalog::{Catalog, Listed, State};
 use super::step::{Change, Purpose, Step};
+use super::tls;
 use crate::config::{Config, ExportSection, bytes, check};
 use crate::control::drain;
 use crate::error::Error;
@@ -55,6 +56,7 @@ impl Catalog {
         let mut step = Step::new(self, &config);
 
         let mut plan = step.plan(&state);
+        let tls = step.load_tls();
         if matches!(purpose, Purpose::Reload { .. }) {
             step.rehearse(&plan);
         }
@@ -97,6 +99,7 @@ impl Catalog {
         }
         state.partitions.extend(made);
         let mut changes = plan.changes;
+        changes.extend(self.adopt_tls(tls, &mut state));
         left.extend(self.offer_all(&config, opened, later, &mut state, purpose));
         changes.extend(self.adopt(config, &mut state));
         if !left.is_empty() {
@@ -174,6 +177,25 @@ impl Catalog {
             }
         }
         left
+    }
+
+    /// Gives new clients the new certificates. Returns the change, unless the server starts.
+    fn adopt_tls(&self, loaded: Option<tls::Loaded>, state: &mut State) -> Option<Change> {
+        let mark = loaded.as_ref().map(|loaded| loaded.mark);
+        if mark == state.tls_mark {
+            return None;
+        }
+        state.tls_mark = mark;
+        let change = match loaded.as_ref().map(|loaded| loaded.until) {
+            None => "removed".into(),
+            Some(None) => "new certificates".into(),
+            Some(Some(until)) => format!("new certificates, valid until {}", tls::date(until)),
+        };
+        if let Err(error) = self.server.set_tls(loaded.map(|loaded| loaded.tls)) {
+            // The addresses cannot change, and were checked.
+            log::error!("{error}");
+        }
+        state.config.is_some().then(|| Change::new("server", "listen.tls", change))
     }
 
     /// Remembers the new configuration, and changes the settings that nothing can refuse.

@@ -8,6 +8,7 @@ use toml::Spanned;
 
 use super::build::{self, OpenStore, Shares};
 use super::catalog::{Catalog, Listed, Owned, State};
+use super::tls;
 use crate::config::source::Problem;
 use crate::config::{Config, ExportSection, GroupSection, PartitionSection, check, fixed};
 use crate::control::{keys, tree};
@@ -260,6 +261,11 @@ impl<'a> Step<'a> {
                 plan.waiting.push(section);
             }
         }
+    }
+
+    /// Step 2: reads the certificates.
+    pub fn load_tls(&mut self) -> Option<tls::Loaded> {
+        tls::load(self.config, &mut self.problems)
     }
 
     /// Step 2: opens the stores of new exports without claiming them.

@@ -178,7 +178,43 @@ queue_size = 100
 12:11: listen.nbd: address "nbd.sock": expected unix:<path> or tcp:<IP address>:<port>
 
 "unix:@/nbd.sock" -> "tcp:10.0.0.1:10809"
-12:7: listen.nbd: NBD without TLS is not encrypted: only loopback addresses such as "tcp:127.0.0.1:10809" are allowed; to connect from elsewhere, use an SSH tunnel
+12:7: listen.nbd: clients from elsewhere need TLS: add [listen.tls] with certificates = "/etc/octavo/tls", or listen at a loopback address such as "tcp:127.0.0.1:10809" and use an SSH tunnel
+
+"unix:@/control.sock" -> "unix:@/control.sock"
+tls = true
+14:7: listen.tls: invalid type: boolean `true`, expected a table, [listen.tls]
+
+"unix:@/control.sock" -> "unix:@/control.sock"
+[listen.tls]
+14:1: listen.tls: certificates is missing, for example certificates = "/etc/octavo/tls", a directory with server-cert.pem, server-key.pem and ca-cert.pem; or certificate and key
+
+"unix:@/control.sock" -> "unix:@/control.sock"
+[listen.tls]
+certificates = "tls"
+key = "/etc/octavo/key.pem"
+15:16: listen.tls.certificates: "tls" is not absolute; expected a path from the root such as "/etc/octavo/tls"
+16:7: listen.tls.key: certificates names a directory that has this file; remove one of the two keys
+
+"unix:@/control.sock" -> "unix:@/control.sock"
+[listen.tls]
+certificate = "/etc/octavo/cert.pem"
+key = "/etc/octavo/key.pem"
+15:15: listen.tls.certificate: client_ca is missing, the authorities that sign the certificates of clients; clients without certificates are let in with verify_clients = false
+
+"unix:@/control.sock" -> "unix:@/control.sock"
+[listen.tls]
+certificate = "/etc/octavo/cert.pem"
+key = "/etc/octavo/key.pem"
+client_ca = "/etc/octavo/ca.pem"
+verify_clients = false
+17:13: listen.tls.client_ca: it has no effect, because verify_clients is false
+
+"unix:@/control.sock" -> "unix:@/control.sock"
+[listen.tls]
+certificate = 5
+keys = "/etc/octavo/key.pem"
+15:15: listen.tls.certificate: invalid type: integer `5`, expected path string
+16:1: listen.tls.keys: no such key; did you mean "key"? known: certificates, certificate, key, client_ca, client_crl, verify_clients, required
 
 "unix:@/control.sock" -> "tcp:127.0.0.1:1"
 13:11: listen.control: the control socket is a unix socket; expected "unix:/run/octavo/control.sock"

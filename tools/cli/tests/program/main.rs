@@ -42,6 +42,7 @@ mod simulate;
 mod standard_output;
 mod supervised;
 mod system_calls;
+mod tls;
 mod trace;
 mod vhost;
 mod vm_page;
