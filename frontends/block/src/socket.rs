@@ -6,11 +6,14 @@
 use crate::address::Address;
 use crate::error::Error;
 use crate::limits::Limits;
-use rustix::net::sockopt::{set_socket_send_buffer_size, socket_peercred};
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_socket_send_buffer_size, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
+    socket_peercred,
+};
 use rustix::net::{self, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -27,6 +30,11 @@ const SEND_BUFFER_BYTES: usize = 512 << 10;
 /// The longest sleep in a read. A connection that has slept this long frees the memory that it does
 /// not need while idle.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// The silence after which the system asks whether a client of TCP still exists, the time between
+/// two such questions, and their number. A machine that has lost its power or its network would
+/// otherwise keep its connection, with its memory and its export, for ever.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 
 /// The path of a listening unix socket. Dropping this removes the path, if it is still the socket
 /// that was created.
@@ -126,8 +134,9 @@ impl Listener {
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
                 stream.set_read_timeout(Some(SLEEP_MAX))?;
-                // This fails if the client has already left; the connection's thread notices that.
+                // These fail if the client has already left; the connection's thread notices that.
                 let _ = stream.set_nodelay(true);
+                let _ = keep_alive(&stream);
                 Ok((Socket(stream.into()), format!("tcp:{peer}")))
             }
         }
@@ -148,6 +157,14 @@ impl Listener {
         // Linux ends a blocked accept when its socket is shut down.
         Ok(net::shutdown(fd, Shutdown::Both)?)
     }
+}
+
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let (silence, pause, count) = KEEPALIVE;
+    set_tcp_keepidle(stream, silence)?;
+    set_tcp_keepintvl(stream, pause)?;
+    set_tcp_keepcnt(stream, count)?;
+    Ok(set_socket_keepalive(stream, true)?)
 }
 
 /// Listens at a path that appears only when the socket is ready and has its group and its mode. A

@@ -278,6 +278,21 @@ fn an_idle_server_uses_no_cpu_and_leaves_no_descriptor_or_thread_behind() {
 }
 
 /// Returns the CPU time of this process, in ticks of 10 ms.
+/// A machine that has vanished would keep its connection for ever.
+#[test]
+fn the_system_asks_whether_clients_of_tcp_still_exist() {
+    let rig = Rig::new(Plan::default());
+    let mut client = rig.tcp_client();
+    client.enter("disk0", false);
+    let address = format!("0100007F:{:04X}", rig.tcp_address().port());
+    eventually("the timer of a connected socket of the server is that of keepalive", || {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let mut sockets = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        // Its local address, its state (connected), and its timer.
+        sockets.any(|socket| socket[1] == address && socket[3] == "01" && socket[5].starts_with("02:"))
+    });
+}
+
 fn processor_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
