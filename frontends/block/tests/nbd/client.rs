@@ -211,6 +211,12 @@ impl Client {
         self.handshake(config)
     }
 
+    /// Asks the server for new keys of the session.
+    pub fn update_keys(&mut self) {
+        let Wire::Tls(stream) = &mut self.wire else { unreachable!() };
+        stream.conn.refresh_traffic_keys().unwrap();
+    }
+
     /// Runs the handshake of TLS, to which the server has agreed.
     pub fn handshake(self, config: &Arc<ClientConfig>) -> io::Result<Client> {
         let Wire::Plain(mut stream) = self.wire else { unreachable!() };

@@ -237,6 +237,25 @@ fn the_longest_requests_and_many_in_flight_arrive_whole() {
     }
 }
 
+#[test]
+fn keys_may_be_updated_and_a_flood_of_updates_ends_the_connection() {
+    let authority = Authority::new("ca");
+    let rig = rig(&authority, Limits::default());
+    let own = authority.sign(Use::Client);
+    let mut client = rig.tcp_client().start_tls(&authority.client(Some(&own))).unwrap();
+    client.enter("disk0", false);
+    for round in 0..50 {
+        client.update_keys();
+        assert_eq!(client.put(0, round, 0, &[round as u8; 4096]), 0);
+        assert_eq!(client.read_simple(0, 4096).unwrap(), [round as u8; 4096]);
+    }
+    for _ in 0..1000 {
+        client.update_keys();
+    }
+    let flooded = client.try_send(&request_bytes(0, READ, 1, 0, 1)).and_then(|()| client.try_receive(1));
+    assert!(flooded.is_err());
+}
+
 /// Its replies stay in the queue of the server, and its requests are no longer read.
 #[test]
 fn a_client_that_stops_reading_gets_all_replies_later_and_delays_nobody() {
