@@ -51,6 +51,21 @@ impl Tls {
     ///
     /// # Errors
     /// [`Error::Tls`], with the part of `pem` that is wrong.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use octavo::{Cache, CacheConfig};
+    /// # use octavo_block::{Limits, Pem, Server, Tls};
+    /// # let server = Server::new(Cache::new(CacheConfig::default())?, Limits::default())?;
+    /// let [certificate, key, ca] =
+    ///     ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(std::fs::read);
+    /// let (certificate, key, ca) = (certificate?, key?, ca?);
+    /// let pem =
+    ///     Pem { certificate: &certificate, key: &key, client_ca: Some(&ca), client_crl: None };
+    /// server.set_tls(Some(Tls::new(&pem, true)?))?;
+    /// server.listen(&["tcp:0.0.0.0:10809".parse()?])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(pem: &Pem<'_>, is_required: bool) -> Result<Tls, Error> {
         let chain = items::<CertificateDer<'_>>(pem.certificate, TlsPart::Certificate, "certificate")?;
         let key = PrivateKeyDer::from_pem_slice(pem.key).map_err(|error| match error {
