@@ -2,8 +2,10 @@
 
 use crate::certificates::{Authority, Certified, Use};
 use crate::client::*;
+use crate::random::Random;
 use crate::rig::{Plan, Rig, path_of, pattern};
 use octavo_block::{Address, Error, Limits, Pem, Tls, TlsPart};
+use rustls::ClientConnection;
 use std::time::Duration;
 
 const TLS_REQD: u32 = 0x8000_0005;
@@ -188,6 +190,39 @@ fn garbage_and_a_cut_hello_end_the_handshake() {
     let record = [&[0x16, 3, 3, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &vec![0; 0x4000 - 4]].concat();
     let sent = (0..100).take_while(|_| client.try_send(&record).is_ok()).count();
     assert!(sent < 100 || client.rest().len() < 64);
+}
+
+#[test]
+fn mutated_hellos_harm_nobody() {
+    let seed = crate::random::seed("mutated_hellos_harm_nobody");
+    let mut random = Random::new(seed);
+    let authority = Authority::new("ca");
+    let rig = rig(&authority, Limits::default());
+    let own = authority.sign(Use::Client);
+    let settings = authority.client(Some(&own));
+    for _ in 0..300 {
+        let name = "localhost".try_into().unwrap();
+        let mut hello = Vec::new();
+        ClientConnection::new(settings.clone(), name).unwrap().write_tls(&mut hello).unwrap();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(hello.len() as u64) as usize;
+            match random.below(4) {
+                0 => hello.truncate(at),
+                1 => hello.insert(at, random.next_u64() as u8),
+                _ => hello[at] = random.next_u64() as u8,
+            }
+            if hello.is_empty() {
+                break;
+            }
+        }
+        let mut client = rig.tcp_client();
+        client.greet(3);
+        client.expect_option_reply(STARTTLS, b"", ACK);
+        client.send(&hello);
+        client.close_sending_side();
+        client.rest();
+    }
+    rig.tcp_client().start_tls(&settings).unwrap().enter("disk0", false);
 }
 
 #[test]
