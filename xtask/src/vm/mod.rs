@@ -2,8 +2,8 @@
 //!
 //! A Debian kernel with busybox installs itself on a disk of the program (the debug build) and
 //! boots from it through the BIOS and a boot loader. It partitions, formats, fills, checks and
-//! trims a second disk, and keeps writing while the server is killed ten times. What it had synced
-//! must be in the image.
+//! trims a second disk, also beside a guest that breaks its own rings, and keeps writing while the
+//! server is killed ten times. What it had synced must be in the image.
 //!
 //! Not in the gate, because it takes minutes. Not here: measurements of time, which say nothing
 //! about real guests: qemu emulates the processors.
@@ -11,27 +11,31 @@
 //! | file | idea |
 //! |---|---|
 //! | `mod` | the command |
+//! | `evaluate` | hit ratios of two tenants, in one cache and in partitions |
 //! | `trial` | the stages and what must be true after each |
+//! | `kit` | what all guests need |
 //! | `system` | the guests' system and its installation |
 //! | `machine` | qemu, and the shell on the guest's console |
 //! | `server` | the server's process |
 
+mod evaluate;
+mod kit;
 mod machine;
 mod server;
 mod system;
 mod trial;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::cargo::{cargo, target_of};
-use crate::kernel;
 use crate::step::Outcome;
+use kit::Kit;
 
 /// Runs the command. Returns true if nothing failed.
 pub fn run(words: &[&str], root: &Path) -> bool {
     let outcome = match words {
-        [] => trial(root),
-        _ => Outcome::Failed("usage: cargo xtask vm".into()),
+        [] => with_kit(root, trial::run),
+        ["--evaluate", names @ ..] => with_kit(root, |kit| evaluate::run(kit, names)),
+        _ => Outcome::Failed("usage: cargo xtask vm [--evaluate [random] [files] [database]]".into()),
     };
     match outcome {
         Outcome::Passed => {
@@ -49,58 +53,14 @@ pub fn run(words: &[&str], root: &Path) -> bool {
     }
 }
 
-fn trial(root: &Path) -> Outcome {
+fn with_kit(root: &Path, run: impl FnOnce(&Kit) -> Result<(), String>) -> Outcome {
     let kit = match Kit::prepare(root) {
         Ok(kit) => kit,
         Err(outcome) => return outcome,
     };
-    let done = trial::run(&kit);
-    match done {
+    match run(&kit) {
         Ok(()) => Outcome::Passed,
         Err(what) => Outcome::Failed(format!("{what}\nlog of the servers:\n{}", tail(&kit.folder))),
-    }
-}
-
-/// What all guests need.
-struct Kit {
-    /// The folder of images, sockets and logs; removed at the end.
-    folder: PathBuf,
-    program: PathBuf,
-    kernel: kernel::Kernel,
-    initramfs: PathBuf,
-}
-
-impl Kit {
-    /// Builds the program, and fetches or makes the rest.
-    fn prepare(root: &Path) -> Result<Kit, Outcome> {
-        if !cfg!(target_arch = "x86_64") {
-            return Err(Outcome::Skipped("the guests are x86-64".into()));
-        }
-        let missing = system::missing();
-        if !missing.is_empty() {
-            let missing = missing.join(" ");
-            return Err(Outcome::Skipped(format!("not installed: {missing}; `make packages` installs all")));
-        }
-        let kernel = kernel::fetch(&PathBuf::from(target_of(root, "guest"))).map_err(Outcome::Skipped)?;
-        match cargo(root, &["build", "--locked", "-p", "octavo-cli"], &[]) {
-            Outcome::Passed => {}
-            other => return Err(other),
-        }
-        let program = PathBuf::from(target_of(root, "debug/octavo"));
-        // Short: the path of a socket has at most 107 bytes.
-        let folder = std::env::temp_dir().join(format!("octavo-vm-{}", std::process::id()));
-        let initramfs = folder.join("initramfs");
-        std::fs::create_dir_all(&folder).map_err(|error| Outcome::Failed(error.to_string()))?;
-        let kit = Kit { folder, program, kernel, initramfs };
-        let written = system::write_initramfs(&kit.initramfs, &kit.folder, &kit.kernel);
-        written.map_err(Outcome::Failed)?;
-        Ok(kit)
-    }
-}
-
-impl Drop for Kit {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

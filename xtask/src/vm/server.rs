@@ -105,6 +105,18 @@ impl Server {
         }
     }
 
+    /// Returns what `octavo ctl` prints.
+    pub fn ctl(&self, words: &[&str]) -> Result<String, String> {
+        let socket = format!("unix:{}", self.folder.join("control.sock").display());
+        let mut command = Command::new(&self.program);
+        let output = command.args(["ctl", "--socket", &socket]).args(words).output();
+        let output = output.map_err(|error| format!("octavo ctl: {error}"))?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(format!("octavo ctl: {}", String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+
     fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -1,12 +1,13 @@
 //! The stages of `cargo xtask vm`. Each drives a guest through its console, and checks what the
 //! guest says against the images on this machine.
 
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Kit;
+use super::kit::Kit;
 use super::machine::{Boot, Machine};
 use super::server::{Disk, Server, Settings, log_of};
 use super::system::INSTALL;
@@ -17,10 +18,11 @@ const KILLS: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 const MIB: u64 = 1 << 20;
-/// The disk that guests boot from, and the one that they work on.
-const DISKS: [Disk; 2] = [
+/// The disk that guests boot from, the one that they work on, and that of a broken guest.
+const DISKS: [Disk; 3] = [
     Disk { name: "system", partition: "system", len_bytes: 512 * MIB },
     Disk { name: "data", partition: "data", len_bytes: 1024 * MIB },
+    Disk { name: "broken", partition: "broken", len_bytes: 16 * MIB },
 ];
 
 /// The partitions of the data disk, in MiB: ext4, xfs and records without a file system.
@@ -47,13 +49,14 @@ pub fn run(kit: &Kit) -> Result<(), String> {
     guest.power_off(PATIENCE)?;
     install.end("partitioned, formatted and filled a disk, wrote a boot loader");
 
-    let (boot, mut guest) = (Stage::begin("boot"), kit.bios("guest", &DISKS)?);
+    let (boot, mut guest) = (Stage::begin("boot"), kit.bios("guest", &DISKS[..2])?);
     let root = guest.run("grep ' / ' /proc/mounts", PATIENCE)?;
     if !root.contains("/dev/vda1 / ext4") {
         return Err(format!("the root of the guest is not on its disk: {root}"));
     }
     boot.end("BIOS, GRUB, kernel and root from the vhost-user disk");
     work(kit, &mut guest)?;
+    beside_a_broken_guest(kit, &mut guest)?;
     let mut server = server;
     kill(kit, guest, &mut server)?;
     server.end()?;
@@ -62,7 +65,8 @@ pub fn run(kit: &Kit) -> Result<(), String> {
 
 fn serve(kit: &Kit, mode: &str) -> Result<Server, String> {
     // Smaller than what the guests read and write, so that pages are evicted.
-    let partitions = [("system", String::new()), ("data", format!("cache_mode = \"{mode}\""))];
+    let data = format!("cache_mode = \"{mode}\"");
+    let partitions = [("system", String::new()), ("data", data), ("broken", String::new())];
     let settings = Settings { memory_max: "48MiB", partitions: &partitions, disks: &DISKS };
     Server::start(&kit.program, &kit.folder, &settings)
 }
@@ -132,6 +136,39 @@ fn work(kit: &Kit, guest: &mut Machine) -> Result<(), String> {
         "{fio} --name=a --rw=randwrite --bsrange=4k-64k --verify=crc32c --do_verify=1 --verify_fatal=1"
     ))?;
     stage.end("random writes of 4 to 64 KiB at depth 16, each verified");
+    Ok(())
+}
+
+/// Runs a guest that breaks its ring in every way beside the healthy one.
+fn beside_a_broken_guest(kit: &Kit, guest: &mut Machine) -> Result<(), String> {
+    let stage = Stage::begin("broken");
+    let (_, before) = log_of(&kit.folder, 0);
+    let mut command = Command::new(&kit.hostile);
+    command.args(["--exact", "hostile::broken_guest", "--ignored", "--nocapture"]);
+    command.env("OCTAVO_TEST_VHOST_SOCKET", DISKS[2].socket(&kit.folder));
+    let said = kit.folder.join("broken.log");
+    let output = File::create(&said).map_err(|error| format!("broken.log: {error}"))?;
+    command.stdin(Stdio::piped()).stdout(output);
+    let mut broken = command.spawn().map_err(|error| format!("{}: {error}", kit.hostile.display()))?;
+    let passed = guest.run(
+        "fio --output-format=terse --directory=/more --name=d --size=48m --rw=randrw --bsrange=4k-64k --direct=1 \
+         --ioengine=libaio --iodepth=16 --verify=crc32c --do_verify=1 --verify_fatal=1",
+        PATIENCE,
+    );
+    let is_alive = broken.try_wait().is_ok_and(|status| status.is_none());
+    let _ = broken.kill();
+    let _ = broken.wait();
+    passed?;
+    let rounds = std::fs::read_to_string(&said).unwrap_or_default().matches("broken guest: round").count();
+    let (log, _) = log_of(&kit.folder, before);
+    let told = |export: &str| {
+        let line = |line: &&str| line.contains(&format!("export \"{export}\"")) && line.contains("is broken");
+        log.lines().filter(line).count()
+    };
+    if !is_alive || rounds == 0 || told("broken") == 0 || told("data") + told("system") > 0 {
+        return Err(format!("the broken guest: {rounds} rounds, alive: {is_alive}, its log:\n{log}"));
+    }
+    stage.end(&format!("fio verified beside {rounds} rounds of 14 broken rings; only that disk was broken"));
     Ok(())
 }
 
@@ -219,7 +256,7 @@ fn compare(kit: &Kit, synced: &[u64]) -> Result<(), String> {
 fn write_back(kit: &Kit) -> Result<(), String> {
     let stage = Stage::begin("writeback");
     let mut server = serve(kit, "writeback")?;
-    let mut guest = kit.bios("guest", &DISKS)?;
+    let mut guest = kit.bios("guest", &DISKS[..2])?;
     guest.run("head -c 4194304 /dev/urandom > /tmp/flushed && md5sum < /tmp/flushed > /tmp/sum", PATIENCE)?;
     guest.run("dd if=/tmp/flushed of=/dev/vdb3 bs=64k conv=notrunc,fsync", PATIENCE)?;
     let flushed = guest.run("cat /tmp/sum", PATIENCE)?;

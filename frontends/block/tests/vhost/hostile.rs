@@ -3,6 +3,7 @@
 use crate::driver::Rig;
 use crate::vmm::{Descriptor, FREE, Guest, INDIRECT, MEMORY, NEXT, SIZE, WRITE, header};
 use octavo_block::VhostSettings;
+use std::io::Read;
 
 /// Data of a request: 512 bytes.
 const DATA: Descriptor = Descriptor { at: 0x8_0000, len: 512, flags: WRITE, next: 0 };
@@ -101,6 +102,26 @@ fn a_guest_that_breaks_the_rules_loses_its_own_device_until_it_is_reset() {
         let broken = |rig: &Rig| rig.server.traffic().exports()[0].broken;
         assert_eq!((broken(&rig), broken(&healthy)), (number as u64 + 1, 0), "{what}");
     }
+}
+
+/// A guest that breaks its ring in every way, round after round, until its standard input ends: the
+/// neighbour of the guests of `cargo xtask vm`. Not a test itself.
+#[test]
+#[ignore = "a guest for another program"]
+fn broken_guest() {
+    let Some(socket) = std::env::var_os("OCTAVO_TEST_VHOST_SOCKET") else { return };
+    std::thread::spawn(move || {
+        for round in 1.. {
+            for (_, wrong) in WRONGS {
+                let mut guest = Guest::new();
+                let _vmm = guest.connect(socket.as_ref());
+                wrong(&guest);
+                guest.wait_until_broken();
+            }
+            println!("broken guest: round {round}");
+        }
+    });
+    let _ = std::io::stdin().read(&mut [0]);
 }
 
 #[test]
