@@ -8,14 +8,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod vhost;
+
 use std::io::{Cursor, Read};
 use std::sync::atomic::AtomicBool;
 
+use octavo_recording::{Header, Secret, WHOLE};
 use octavo_sim::recording::block::{self, Kind};
 use octavo_sim::recording::{self, Reader};
 use octavo_sim::trace::{self, Format, Options};
 use octavo_sim::{CHUNK, Source, SourceError, generate};
-use octavo_recording::{Header, Secret, WHOLE};
 use octavo_table::{PolicyKind, Shape};
 
 /// The most pages that are read from one input: a short line can stand for a million.

@@ -69,3 +69,5 @@ pub use socket::SocketPath;
 pub use tls::{Pem, Tls};
 pub use validity::Validity;
 pub use vhost::VhostSettings;
+#[doc(hidden)]
+pub use vhost::fuzzing;

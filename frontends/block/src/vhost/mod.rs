@@ -10,6 +10,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `mod` | one connection of a VMM |
+//! | `fuzzing` | devices that a fuzzer drives by hand |
 //! | `device` | the VMM's messages configure rings, memory and features |
 //! | `ring` | the thread of a ring: requests become operations, ends become news for the guest |
 //! | `events` | what wakes a ring's thread |
@@ -31,6 +32,8 @@ mod device;
 mod disk;
 mod events;
 mod fault;
+#[doc(hidden)]
+pub mod fuzzing;
 mod inflight;
 mod memory;
 mod orders;

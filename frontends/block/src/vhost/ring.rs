@@ -15,6 +15,8 @@
 //! and takes no more until the guest resets the device. Not here: messages of the VMM
 //! (`device.rs`).
 
+pub(super) mod alone;
+
 use super::chain::{Broken, Chain, Command, Rules, SECTOR_BYTES, SERIAL_BYTES, Table};
 use super::events::{Events, NOW};
 use super::inflight::Tracker;

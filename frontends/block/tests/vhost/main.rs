@@ -2,6 +2,7 @@
 
 mod driver;
 mod hostile;
+mod inputs;
 mod journal;
 mod kill;
 mod random;
