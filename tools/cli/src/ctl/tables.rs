@@ -183,8 +183,8 @@ fn latencies<'o>(objects: impl Iterator<Item = &'o ObjectReport>) -> String {
     let classes = Class::ALL.map(Class::name);
     let rows: Vec<Row<'_>> = objects
         .flat_map(|object| {
-            let timed = classes.iter().filter_map(|class| object.latency.get_key_value(*class));
-            timed.map(|(class, times)| (&*object.name, &**class, times))
+            let timed = classes.iter().filter_map(move |class| object.latency.get_key_value(*class));
+            timed.map(move |(class, times)| (&*object.name, &**class, times))
         })
         .collect();
     if rows.is_empty() { String::new() } else { format!("\n{}", table(2, &columns, &rows)) }

@@ -11,9 +11,9 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::clients;
-use crate::metrics::scrape;
+use crate::metrics::{ask, scrape};
 use crate::nbd_client::Client;
-use crate::server::{self, Directory, Setup};
+use crate::server::{self, Directory, Server, Setup};
 
 const DASHBOARD: &str = include_str!("../../share/grafana/octavo.json");
 const RULES: &str = include_str!("../../share/prometheus/octavo.rules.yml");
@@ -207,16 +207,21 @@ fn of_rules() -> Vec<(String, String)> {
     alerts
 }
 
-/// The metrics of a server with traffic of every kind.
-fn known() -> Known {
+/// A server that has had traffic of every kind.
+fn busy() -> (Directory, Server) {
     let listen = "metrics = \"127.0.0.1:0\"\nmetrics_hosts = [\"octavo\"]";
-    let (_directory, server) = server::served(&Setup { listen, ..Setup::default() });
+    let (directory, server) = server::served(&Setup { listen, ..Setup::default() });
     server.ctl_succeed(&["set", "p", "max=8MiB"]);
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.write(4096, &[1; 4096]);
     client.read(1 << 20, 4096);
     client.read(1 << 20, 4096);
-    client.flush();
+    assert_eq!(client.flush(), 0);
+    (directory, server)
+}
+
+fn known() -> Known {
+    let (_directory, server) = busy();
     let mut known = Known::new();
     for sample in scrape(&server.metrics_address()).into_keys() {
         let mut reader = Reader(&sample);
@@ -264,8 +269,9 @@ fn an_expression_that_does_not_agree_with_the_metrics_is_caught() {
     }
 }
 
-/// Runs promtool with a file of this content, beside the alert rules. None if there is none: its
-/// Debian package starts a server, so `make packages` does not install it.
+/// Runs promtool with a file of this content, beside the alert rules; `check metrics` reads it from
+/// standard input. None if there is none: its Debian package starts a server, so `make packages`
+/// does not install it.
 fn promtool(words: &[&str], content: &str) -> Option<Output> {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("promtool/usr/bin/promtool");
     let Some(program) = clients::find("promtool").or(Some(built).filter(|path| path.is_file())) else {
@@ -276,12 +282,37 @@ fn promtool(words: &[&str], content: &str) -> Option<Output> {
     std::fs::write(directory.join("octavo.rules.yml"), RULES).unwrap();
     let file = directory.join("file.yml");
     std::fs::write(&file, content).unwrap();
-    Some(Command::new(program).args(words).arg(file).output().unwrap())
+    let input = std::fs::File::open(&file).unwrap();
+    let file = Some(file).filter(|_| words != ["check", "metrics"]);
+    Some(Command::new(program).args(words).args(file).stdin(input).output().unwrap())
 }
 
 /// What promtool says about its file: whether it is good, and its output.
 fn verdict(output: &Output) -> (bool, String) {
     (output.status.success(), clients::text(&output.stdout) + &clients::text(&output.stderr))
+}
+
+/// promtool reads Prometheus's older format, where a counter is declared with its suffix.
+fn in_older_format(page: &str) -> String {
+    let declared: Vec<Vec<&str>> = page.lines().map(|line| line.splitn(4, ' ').collect()).collect();
+    let is_counter = |name: &str| declared.contains(&vec!["#", "TYPE", name, "counter"]);
+    let lines = declared.iter().map(|words| match words[..] {
+        ["#", "UNIT" | "EOF", ..] => String::new(),
+        ["#", what, name, rest] if is_counter(name) => format!("# {what} {name}_total {rest}\n"),
+        _ => words.join(" ") + "\n",
+    });
+    lines.collect()
+}
+
+#[test]
+fn promtool_accepts_the_metrics_and_refuses_wrong_ones() {
+    let (_directory, server) = busy();
+    let answer = ask(&server.metrics_address(), "GET /metrics", "octavo");
+    let page = in_older_format(answer.split_once("\r\n\r\n").unwrap().1);
+    let Some(output) = promtool(&["check", "metrics"], &page) else { return };
+    assert_eq!(verdict(&output), (true, String::new()));
+    let wrong = promtool(&["check", "metrics"], &page.replace("_total", "")).unwrap();
+    assert!(!wrong.status.success(), "{wrong:?}");
 }
 
 #[test]
@@ -403,7 +434,7 @@ fn each_alert_fires_and_none_does_for_a_healthy_server() {
     tests.extend(CASES.iter().map(|(name, different)| {
         // A drain that is stuck does not write either.
         let also: &[&str] = if *name == "OctavoDrainStuck" { &["OctavoWritesStalled"] } else { &[] };
-        fires(different, &[&[*name], also].concat())
+        fires(different, &[&[*name][..], also].concat())
     }));
     let Some(output) = promtool(&["test", "rules"], &test_file(&tests)) else { return };
     let (is_good, said) = verdict(&output);
