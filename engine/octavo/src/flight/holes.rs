@@ -242,3 +242,64 @@ impl Object {
         Ok(search.found)
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use octavo_disk::{OpenOptions, Store};
+    use octavo_random::{Random, for_seeds};
+
+    use super::*;
+    use crate::{Cache, CacheConfig, CacheMode, PartitionConfig};
+
+    const PAGE: u64 = 4096;
+
+    /// The twin decides for every byte of a multiple of 512.
+    #[test]
+    fn holes_less_dirty_pages_are_the_bytes_that_neither_has() {
+        for_seeds(0..300, |seed| {
+            let mut random = Random::new(seed);
+            let mut at = 0;
+            let holes: Vec<Range<u64>> = (0..random.below(6))
+                .map(|_| {
+                    let start = at + 512 * (1 + random.below(30));
+                    at = start + 512 * (1 + random.below(40));
+                    start..at
+                })
+                .collect();
+            let dirty: Vec<PageIndex> = (0..30).filter(|_| random.one_in(4)).map(PageIndex).collect();
+            let most = 1 + random.below(8) as usize;
+            let end = at + 512 * random.below(9);
+            let found = without(&holes, &dirty, PageSize::new(PAGE as usize), most, end);
+            assert!(found.ranges.len() <= most && found.end <= end);
+            assert!(found.end == end || found.ranges.len() == most);
+            for byte in (0..found.end).step_by(512) {
+                let is_hole =
+                    holes.iter().any(|hole| hole.contains(&byte)) && !dirty.contains(&PageIndex(byte / PAGE));
+                assert_eq!(found.ranges.iter().any(|hole| hole.contains(&byte)), is_hole, "byte {byte}");
+            }
+        });
+    }
+
+    #[test]
+    fn an_answer_ends_where_the_list_of_dirty_pages_is_full() {
+        const PAGES: u64 = 100;
+        let path = std::env::temp_dir().join(format!("octavo-holes-full-{}", std::process::id()));
+        let create = OpenOptions { create_len_bytes: Some(PAGES * PAGE), ..OpenOptions::default() };
+        let store = Store::open(&path, &create).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() }).unwrap();
+        let partition = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("p") };
+        let object = cache.partition(partition).unwrap().open(store, "object").unwrap();
+        (0..PAGES).step_by(3).for_each(|page| object.write_at(page * PAGE, b"octavo").unwrap());
+        let (mut at, mut answers, mut holes) = (0, 0, Vec::new());
+        while at < PAGES * PAGE {
+            let found = object.holes(at, PAGES * PAGE - at, 1000).unwrap();
+            assert!(at < found.end && found.ranges.len() <= DIRTY_MAX + 1, "{found:?}");
+            holes.extend(found.ranges);
+            (at, answers) = (found.end, answers + 1);
+        }
+        assert!(answers >= PAGES / 3 / DIRTY_MAX as u64, "{answers} answers");
+        let expected = (0..PAGES).step_by(3).map(|page| (page + 1) * PAGE..(page + 3) * PAGE);
+        assert!(holes.into_iter().eq(expected.filter(|hole| hole.end <= PAGES * PAGE)));
+    }
+}
