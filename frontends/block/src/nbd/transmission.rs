@@ -340,10 +340,10 @@ impl<'a> Transmission<'a> {
             self.say_goodbye();
             return Ok(());
         }
-        let has_payload = match self.agreement.headers {
-            Headers::Extended => header.flags & flag::PAYLOAD_LEN != 0,
-            _ => header.command == command::WRITE,
-        };
+        // With extended headers, a write must have the flag. QEMU (10.0) sends a payload without it.
+        let is_extended = self.agreement.headers == Headers::Extended;
+        let has_payload =
+            header.command == command::WRITE || (is_extended && header.flags & flag::PAYLOAD_LEN != 0);
         let payload_bytes = if has_payload { header.len_bytes } else { 0 };
         if payload_bytes > u64::from(PAYLOAD_BYTES.max(self.limits.payload_max_bytes)) {
             return Err(Hangup::Protocol("a payload is longer than payload_max_bytes"));
@@ -418,7 +418,6 @@ impl<'a> Transmission<'a> {
                 let contiguous = !structured || header.flags & flag::DF != 0;
                 (Verb::Read { contiguous }, if structured { flag::DF } else { 0 })
             }
-            // Extended headers say that a payload follows. A write without one is not allowed.
             command::WRITE if self.agreement.headers == Headers::Extended => (Verb::Write, flag::PAYLOAD_LEN),
             command::WRITE => (Verb::Write, 0),
             command::FLUSH => (Verb::Flush, 0),
@@ -444,10 +443,6 @@ impl<'a> Transmission<'a> {
     fn judge(&self, header: &RequestHeader, (verb, flags): (Verb, u16)) -> Result<Request, Errno> {
         // FUA is valid for every command, and has an effect on those that change bytes.
         if header.flags & !(flags | flag::FUA) != 0 {
-            return Err(Errno::Einval);
-        }
-        let needs_payload = verb == Verb::Write && self.agreement.headers == Headers::Extended;
-        if needs_payload && header.flags & flag::PAYLOAD_LEN == 0 {
             return Err(Errno::Einval);
         }
         if let Verb::Status { form, .. } = verb
