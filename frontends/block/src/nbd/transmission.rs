@@ -340,7 +340,8 @@ impl<'a> Transmission<'a> {
             self.say_goodbye();
             return Ok(());
         }
-        // With extended headers, a write must have the flag. QEMU (10.0) sends a payload without it.
+        // With extended headers, a write must have the flag. QEMU (10.0) does not set it, and sends
+        // a payload.
         let is_extended = self.agreement.headers == Headers::Extended;
         let has_payload =
             header.command == command::WRITE || (is_extended && header.flags & flag::PAYLOAD_LEN != 0);
