@@ -37,9 +37,9 @@
 //!   [`Queue::wait`], [`Queue::wait_next`], [`Queue::wait_or`], and dropping a queue with requests
 //!   in flight.
 //! - These never wait for a store: [`Object::try_read_at`], [`Object::try_read_raw_at`],
-//!   [`Object::try_pin`],
-//!   [`Queue::take_next`], [`Queue::wait`] with `min` 0, dropping a pin, all statistics, and
-//!   [`Queue::submit`], except of advice that runs during the call.
+//!   [`Object::try_read_raw_batch`], [`Object::try_pin`], [`Queue::take_next`], [`Queue::wait`]
+//!   with `min` 0, dropping a pin, all statistics, and [`Queue::submit`], except of advice that
+//!   runs during the call.
 //! - [`Cache::buffer`], [`Cache::queue`] and [`Partition::record`] may evict pages, if the cache
 //!   has a reaper and the memory that they need holds pages. They wait about a second at most for
 //!   stores that must take dirty pages, and then return what they return without memory.
@@ -89,7 +89,7 @@ pub use error::Error;
 pub use flight::Object;
 pub use memory::{Buffer, Memory, Piece};
 pub use name::{check_name, is_visible};
-pub use request::{Advice, Completion, Interest, Op, Read, Request};
+pub use request::{Advice, Completion, Interest, Op, RawRead, Read, Request};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};
 pub use state::tape::{RecordingEnd, RecordingStat};
 pub use ways::WAYS;

@@ -44,7 +44,26 @@ impl std::fmt::Debug for Read<'_> {
     }
 }
 
-/// One read of a batch, as the pages see it: a [`Read`], or a letter of another node.
+/// One read of a batch into memory that must not become a slice, for
+/// [`Object::try_read_raw_batch`](crate::Object::try_read_raw_batch). An address and a length: it
+/// gives no access by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRead {
+    /// Offset in the object, in bytes.
+    pub offset: u64,
+    /// The first byte of the memory to fill.
+    pub start: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+// SAFETY: an address and a length; every use of the memory is `unsafe` by itself.
+unsafe impl Send for RawRead {}
+// SAFETY: as above; sharing the address gives no access.
+unsafe impl Sync for RawRead {}
+
+/// One read of a batch, as the pages see it: a [`Read`], a [`RawRead`], or a letter of another
+/// node.
 ///
 /// # Safety
 /// `memory` returns an address that is valid for writes of `len` bytes while the read is borrowed,
@@ -73,6 +92,24 @@ unsafe impl ReadOfBatch for Read<'_> {
     #[inline(always)]
     fn memory(&mut self) -> *mut u8 {
         self.buffer.as_mut_ptr()
+    }
+}
+
+// SAFETY: the caller of `try_read_raw_batch` promises it, the only call that takes such reads.
+unsafe impl ReadOfBatch for RawRead {
+    #[inline(always)]
+    fn start(&self) -> ByteOffset {
+        ByteOffset(self.offset)
+    }
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    fn memory(&mut self) -> *mut u8 {
+        self.start
     }
 }
 

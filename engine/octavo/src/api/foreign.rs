@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::flight::{Job, Object, Task};
 use crate::memory::{Lent, Piece, PieceList};
 use crate::position::ByteOffset;
+use crate::request::RawRead;
 use crate::state::counters::Count;
 
 impl Object {
@@ -156,6 +157,51 @@ impl Object {
             (offset, done) = (offset + now as u64, done + now);
         }
         Ok(true)
+    }
+
+    /// Serves the reads of a batch whose bytes are resident, and sets `missing` to the indices of
+    /// the others, in ascending order. The memory of those may have changed. Lookups overlap, so
+    /// this is faster than one call per read. Never waits, and returns no errors: another call with
+    /// the same read does.
+    ///
+    /// Reads that cross pages, and reads of an object's last page, may be missing although they are
+    /// resident. Each read that was served counts as a read and a hit; the others count nothing.
+    ///
+    /// # Safety
+    /// That of [`read_raw_at`](Object::read_raw_at), for each read.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, RawRead, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(5000, b"octavo")?;
+    /// let (mut bytes, mut missing) = ([0; 12], Vec::new());
+    /// let start = bytes.as_mut_ptr();
+    /// let absent = RawRead { offset: 1 << 19, start: start.wrapping_add(6), len: 6 };
+    /// let mut reads = [RawRead { offset: 5000, start, len: 6 }, absent];
+    /// // SAFETY: the array has twelve bytes, which nothing else uses.
+    /// unsafe { object.try_read_raw_batch(&mut reads, &mut missing) };
+    /// assert_eq!((&bytes[..6], &*missing), (&b"octavo"[..], &[1][..]));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub unsafe fn try_read_raw_batch(&self, reads: &mut [RawRead], missing: &mut Vec<usize>) {
+        missing.clear();
+        let counters = &self.inner.partition.counters;
+        if let Some(counts) = counters.at_hand() {
+            let all_bytes = self.inner.read_many(reads, missing);
+            let missing_bytes: usize = missing.iter().map(|number| reads[*number].len).sum();
+            let hits = (reads.len() - missing.len()) as u64;
+            return counts.add_batch(hits, all_bytes - missing_bytes as u64, hits);
+        }
+        for (number, RawRead { offset, start, len }) in reads.iter().copied().enumerate() {
+            // SAFETY: the caller's promise.
+            let read = unsafe { self.try_read_raw_at(offset, start, len) };
+            if !read.unwrap_or(false) {
+                missing.push(number);
+            }
+        }
     }
 
     /// Does what [`write_at`](Object::write_at) does, for memory that must not become a slice
