@@ -4,9 +4,11 @@
 use super::chain::SERIAL_BYTES;
 use super::disk::{Disk, VhostSettings};
 use super::inflight::Inflight;
+use super::layout::Layout;
 use super::memory::{Memory, Place};
+use super::orders::Orders;
+use super::ring::Start;
 use super::ring::alone::Alone;
-use super::ring::{Layout, Orders, Start};
 use super::unflushed::Unflushed;
 use crate::connection::Connection;
 use crate::export::{Export, Exports, Served};

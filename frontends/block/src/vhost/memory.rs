@@ -5,7 +5,7 @@
 //! the `Memory` that it began with, so its regions stay mapped until it has ended.
 
 use super::fault::Guard;
-use octavo::{Object, Piece};
+use octavo::{Object, Piece, RawRead};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -110,15 +110,13 @@ impl Memory {
         unsafe { octavo::Memory::from_pieces(pieces.iter().copied(), self.clone()) }
     }
 
-    /// Fills a piece of the memory with an object's bytes at `offset`, if they are resident.
-    /// Returns whether they are.
+    /// Fills pieces of the memory with an object's bytes that are resident, and sets `missing` to
+    /// the numbers of the other reads.
     #[expect(unsafe_code, reason = "the memory is not the process's own")]
-    pub fn read_resident(&self, object: &Object, offset: u64, piece: Piece) -> bool {
-        // SAFETY: the piece lies in a mapping of this memory. Only volatile and atomic accesses of
-        // `vm-memory` and the guest touch it.
-        let read = unsafe { object.try_read_raw_at(offset, piece.start, piece.len) };
-        // An operation finds the error again, and reports it.
-        read.unwrap_or(false)
+    pub fn read_resident(&self, object: &Object, reads: &mut [RawRead], missing: &mut Vec<usize>) {
+        // SAFETY: the pieces lie in mappings of this memory. Only volatile and atomic accesses of
+        // `vm-memory` and the guest touch them.
+        unsafe { object.try_read_raw_batch(reads, missing) }
     }
 
     /// Returns whether a region's file has shrunk, so that its bytes are lost.

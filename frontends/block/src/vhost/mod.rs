@@ -15,11 +15,13 @@
 //! | `ring` | the thread of a ring: requests become operations, ends become news for the guest |
 //! | `events` | what wakes a ring's thread |
 //! | `orders` | what a device tells a ring's thread while it runs |
+//! | `reads` | reads that a resident page serves at once |
 //! | `unflushed` | whether writes would be lost with this process |
 //! | `inflight` | requests in flight, in memory that outlives this process (I1 to I4) |
 //! | `disk` | the export, its settings, and the VMM that has it |
 //! | `chain`, `config` | a chain of descriptors; what the device tells of itself |
 //! | `channel` | tells the VMM that the length has changed |
+//! | `layout` | where a ring lies in the guest's memory |
 //! | `memory` | the guest's memory |
 //! | `fault` | what a memory file that shrinks does |
 //!
@@ -35,8 +37,10 @@ mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
 mod inflight;
+mod layout;
 mod memory;
 mod orders;
+mod reads;
 mod ring;
 mod unflushed;
 

@@ -6,7 +6,8 @@
 //! is followed by a wait. Before the wait the worker asks the guest for a kick, and then looks once
 //! more, so no request is overlooked.
 //!
-//! A read of one resident page is served while its chain is taken, and needs no operation.
+//! Reads of single resident pages are served while chains are taken, and need no operation
+//! (`reads.rs`).
 //!
 //! The wait is for a completion or for the worker's events (`events.rs`). With nothing in flight it
 //! is one system call.
@@ -20,8 +21,10 @@ pub(super) mod alone;
 use super::chain::{Broken, Chain, Command, Rules, SECTOR_BYTES, SERIAL_BYTES, Table};
 use super::events::{Events, NOW};
 use super::inflight::Tracker;
+use super::layout::Layout;
 use super::memory::Memory;
 use super::orders::{Orders, lock, signal};
+use super::reads::{Read, Reads};
 use super::unflushed::Unflushed;
 use crate::export::{Kind, Visit};
 use crate::journal::Journal;
@@ -54,18 +57,6 @@ const TELL_EVERY: usize = 8;
 /// The longest time that a worker looks for the guest's next request before it sleeps: enough for
 /// a guest to wake up, take what has ended, and ask again.
 const LOOK_MAX: Duration = Duration::from_micros(20);
-
-/// A ring as the VMM describes it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Layout {
-    pub size: u16,
-    pub descriptors: GuestAddress,
-    pub available: GuestAddress,
-    pub used: GuestAddress,
-    /// The index of the next request to take.
-    pub next: u16,
-    pub has_event_index: bool,
-}
 
 /// What a worker needs to begin.
 pub(super) struct Start {
@@ -151,6 +142,7 @@ struct Ring {
     in_flight: usize,
     chain: Chain,
     pieces: Vec<Piece>,
+    reads: Reads,
     batch: Vec<octavo::Request>,
     ended: Vec<Completion>,
     /// Requests that were given back to the guest since it was last told.
@@ -163,21 +155,8 @@ impl Ring {
         let Start {
             queue, layout, kick, orders, tracker, unflushed, visit, serial, poll, err, journal, ..
         } = start;
-        let wrong = |error: virtio_queue::Error| io::Error::other(format!("the ring: {error}"));
-        let mut ring = VirtQueue::new(layout.size).map_err(wrong)?;
-        ring.try_set_size(layout.size).map_err(wrong)?;
-        ring.try_set_desc_table_address(layout.descriptors).map_err(wrong)?;
-        ring.try_set_avail_ring_address(layout.available).map_err(wrong)?;
-        ring.try_set_used_ring_address(layout.used).map_err(wrong)?;
-        ring.set_event_idx(layout.has_event_index);
-        ring.set_next_avail(layout.next);
-        ring.set_ready(true);
         let memory = lock(&orders.memory).clone();
-        if !ring.is_valid(memory.guest()) {
-            return Err(io::Error::other("the ring does not lie in the guest's memory"));
-        }
-        let used = ring.used_idx(memory.guest(), SeqCst).map_err(wrong)?.0;
-        ring.set_next_used(used);
+        let ring = layout.ring(&memory)?;
         let events = Events::new(kick, &orders)?;
         Ok(Ring {
             queue,
@@ -198,6 +177,7 @@ impl Ring {
             in_flight: 0,
             chain: Chain::default(),
             pieces: Vec::new(),
+            reads: Reads::default(),
             batch: Vec::with_capacity(BATCH_MAX),
             ended: Vec::new(),
             news: 0,
@@ -243,6 +223,7 @@ impl Ring {
         let memory = self.memory.clone();
         for head in left.heads {
             self.begin(&memory, head, false)?;
+            self.serve_reads(&memory)?;
             self.submit();
             while self.in_flight > 0 {
                 self.collect(1)?;
@@ -282,8 +263,12 @@ impl Ring {
             let next = self.ring.iter(memory.guest()).map(|mut heads| heads.next());
             let Some(chain) = next.map_err(|_| Broken("the available ring is not a ring"))? else { break };
             self.begin(&memory, chain.head_index(), true)?;
+            if self.reads.is_full() {
+                self.serve_reads(&memory)?;
+            }
             any = true;
         }
+        self.serve_reads(&memory)?;
         if let Some((count, taken)) = self.hits.take() {
             // Their time ends with the batch: the guest hears of all of them together.
             self.clock.begin_phase();
@@ -295,7 +280,8 @@ impl Ring {
 
     /// Begins the request of a chain.
     fn begin(&mut self, memory: &Arc<Memory>, head: u16, is_new: bool) -> Result<(), Broken> {
-        if self.running.get(usize::from(head)).is_none_or(|running| running.is_some()) {
+        if self.running.get(usize::from(head)).is_none_or(|running| running.is_some()) || self.reads.has(head)
+        {
             return Err(Broken("a request that is in flight was made available again"));
         }
         let table = Table { start: GuestAddress(self.ring.desc_table()), count: self.ring.size() };
@@ -312,24 +298,12 @@ impl Ring {
         }
         self.visit.counts.received();
         if let Command::Transfer(request) = &command
-            && self.read_resident(request, memory)?
+            && let Some(read) = self.read_of_page(head, request, memory)?
         {
-            return self.end_hit(memory, head, request.len_bytes as u32);
+            self.reads.push(read);
+            return Ok(());
         }
-        self.in_flight += 1;
-        let running = Running {
-            kind: Kind::Unknown,
-            timing: self.clock.take(),
-            operations: 0,
-            status_code: blk::VIRTIO_BLK_S_OK as u8,
-            written_bytes: 0,
-            len_bytes: 0,
-            is_volatile: false,
-            flush: None,
-            status: self.chain.status,
-            memory: memory.clone(),
-        };
-        self.running[usize::from(head)] = Some(Box::new(running));
+        self.enter(head, self.chain.status, memory);
         match command {
             Command::Transfer(request) => self.begin_transfer(head, request, memory),
             Command::Clear(requests) => {
@@ -346,30 +320,63 @@ impl Ring {
         }
     }
 
-    /// Serves a read whose bytes lie in one resident page and go to one place. Returns whether it
-    /// did: such a read needs no operation.
-    fn read_resident(&mut self, request: &Request, memory: &Memory) -> Result<bool, Broken> {
-        let Request { offset_bytes: offset, len_bytes, verb: Verb::Read { .. }, .. } = *request else {
-            return Ok(false);
+    /// Makes an entry for a request that takes an operation.
+    fn enter(&mut self, head: u16, status: GuestAddress, memory: &Arc<Memory>) {
+        self.in_flight += 1;
+        let running = Running {
+            kind: Kind::Unknown,
+            timing: self.clock.take(),
+            operations: 0,
+            status_code: blk::VIRTIO_BLK_S_OK as u8,
+            written_bytes: 0,
+            len_bytes: 0,
+            is_volatile: false,
+            flush: None,
+            status,
+            memory: memory.clone(),
         };
-        let object = &self.visit.served.export.object;
-        let page_bytes = object.page_bytes();
-        if offset % page_bytes + len_bytes > page_bytes {
-            return Ok(false);
-        }
-        self.chain.pieces(request.verb, memory, &mut self.pieces)?;
-        match *self.pieces {
-            [piece] => Ok(memory.read_resident(object, offset, piece)),
-            _ => Ok(false),
-        }
+        self.running[usize::from(head)] = Some(Box::new(running));
     }
 
-    /// Reports the end of a read that took no operation.
-    fn end_hit(&mut self, memory: &Memory, head: u16, len_bytes: u32) -> Result<(), Broken> {
-        self.report(head, memory, self.chain.status, blk::VIRTIO_BLK_S_OK as u8, len_bytes)?;
-        self.visit.counts.read(len_bytes);
-        let taken = self.clock.take();
-        self.hits.get_or_insert((0, taken)).0 += 1;
+    /// Returns a read whose bytes lie in one page and go to one place.
+    fn read_of_page(
+        &mut self,
+        head: u16,
+        request: &Request,
+        memory: &Memory,
+    ) -> Result<Option<Read>, Broken> {
+        let Request { offset_bytes, len_bytes, verb: Verb::Read { .. }, .. } = *request else {
+            return Ok(None);
+        };
+        let page_bytes = self.visit.served.export.object.page_bytes();
+        if offset_bytes % page_bytes + len_bytes > page_bytes {
+            return Ok(None);
+        }
+        self.chain.pieces(request.verb, memory, &mut self.pieces)?;
+        Ok(match *self.pieces {
+            [piece] => Some(Read { head, status: self.chain.status, offset_bytes, piece }),
+            _ => None,
+        })
+    }
+
+    /// Ends the gathered reads whose pages are resident, and begins operations for the others.
+    fn serve_reads(&mut self, memory: &Arc<Memory>) -> Result<(), Broken> {
+        self.reads.serve(&self.visit.served.export.object, memory);
+        while let Some((read, is_served)) = self.reads.next() {
+            let Read { head, status, offset_bytes: offset, piece } = read;
+            let len_bytes = piece.len as u32;
+            if is_served {
+                self.report(head, memory, status, blk::VIRTIO_BLK_S_OK as u8, len_bytes)?;
+                self.visit.counts.read(len_bytes);
+                let taken = self.clock.take();
+                self.hits.get_or_insert((0, taken)).0 += 1;
+                continue;
+            }
+            self.enter(head, status, memory);
+            let running = self.get(head);
+            (running.kind, running.written_bytes, running.len_bytes) = (Kind::Read, len_bytes, len_bytes);
+            self.issue(head, Op::ReadInto { offset, memory: memory.lend(&[piece]) });
+        }
         Ok(())
     }
 
