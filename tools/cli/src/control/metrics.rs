@@ -364,7 +364,7 @@ mod tests {
         let exports = (0..EXPORTS_MAX + 1).map(|number| ExportStat {
             name: format!("disk{number}"),
             in_flight: 2,
-            requests: [0, 1, 2, 3, 4, 5, 6],
+            requests: [0, 1, 2, 3, 4, 5, 6, 7],
             read_bytes: 4096,
             latencies: [
                 [900, 1100, 40_000_000_000].map(Duration::from_nanos).into_iter().collect(),
@@ -415,7 +415,7 @@ mod tests {
             assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
         }
         let lines = page.lines().filter(|line| line.contains("export=")).count();
-        assert_eq!(lines, 13 * EXPORTS_MAX + 28 * HISTOGRAMS_MAX);
+        assert_eq!(lines, 14 * EXPORTS_MAX + 28 * HISTOGRAMS_MAX);
         assert!(!page.contains("limit=\"high\"") && !page.contains("twin"), "{page}");
         assert!(page.ends_with("# EOF\n"));
     }

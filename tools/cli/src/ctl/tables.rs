@@ -274,7 +274,7 @@ mod tests {
             name: "disk".into(),
             connections: 2,
             in_flight: 3,
-            requests: [12_345, 4, 5, 6, 7, 8, 9],
+            requests: [12_345, 4, 5, 6, 7, 8, 2, 7],
             errors: 10,
             read_bytes: 1 << 20,
             written_bytes: 4096,
