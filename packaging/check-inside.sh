@@ -99,6 +99,12 @@ systemctl reload octavo
 is_attached
 [ "$(systemctl is-active octavo)" = active ]
 
+say "an upgrade leaves the server and its guest alone"
+server=$(systemctl show octavo -p MainPID --value)
+apt-get install --yes --reinstall /check/octavo.deb > /check/apt.log 2>&1 || { cat /check/apt.log; false; }
+[ "$(systemctl show octavo -p MainPID --value)" = "$server" ] && is_attached
+[ "$(systemctl is-enabled octavo)" = enabled ]
+
 say "a killed server comes back, and the guest attaches again"
 systemctl kill --signal=KILL octavo
 until_so is_attached

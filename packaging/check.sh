@@ -12,6 +12,9 @@ package=${1:-$(ls -t "$target"/deb/octavo_*.deb | head -n 1)}
 folder=$target/package
 base=$folder/base.tar
 mkdir -p "$folder"
+for program in mmdebstrap systemd-nspawn; do
+	command -v $program > /dev/null || { echo "$program is missing; see the head of $0"; exit 1; }
+done
 
 # A clean Debian with QEMU and libvirt. It is kept: later runs need no network.
 if [ ! -e "$base" ]; then
