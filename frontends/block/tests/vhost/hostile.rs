@@ -11,9 +11,18 @@ const DATA: Descriptor = Descriptor { at: 0x8_0000, len: 512, flags: WRITE, next
 /// Does something wrong, and makes it available.
 type Wrong = (&'static str, fn(&Guest));
 
-const WRONGS: [Wrong; 14] = [
+const WRONGS: [Wrong; 16] = [
     ("an index far ahead", |guest| guest.set_available(SIZE + 1)),
     ("a head out of the table", |guest| guest.offer(&[SIZE])),
+    ("a read twice at a time", |guest| {
+        guest.request(0, 0, 0, DATA);
+        guest.offer(&[0, 0]);
+    }),
+    ("a read's status outside the memory", |guest| {
+        guest.request(0, 0, 0, DATA);
+        guest.describe(2, Descriptor { at: MEMORY as u64, len: 1, flags: WRITE, next: 0 });
+        guest.offer(&[0]);
+    }),
     ("a chain in a circle", |guest| {
         let first = Descriptor { at: FREE as u64, len: 16, flags: NEXT, next: 1 };
         guest.describe(0, first);

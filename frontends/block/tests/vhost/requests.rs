@@ -1,4 +1,4 @@
-//! Requests of a driver, one after the other.
+//! Requests of a driver, one after the other and together.
 
 use crate::driver::{PATIENCE, Rig};
 use blkio::ReqFlags;
@@ -52,4 +52,40 @@ fn each_request_is_timed_in_its_class() {
     assert!(miss.sum() == miss.max() && miss.quantile(0.99) == Some(miss.max()), "{miss:?}");
     drop(driver);
     expect_counts(&rig, [3, 1, 1, 1, 1]);
+}
+
+/// Resident pages, missing pages, parts of pages, the last page and reads of two pages, in one batch.
+#[test]
+fn reads_that_are_asked_for_together_get_their_own_bytes() {
+    const PAGES: u64 = 96;
+    let rig = Rig::new(PAGES << 12, VhostSettings::default());
+    let byte = |at: u64| (at >> 9).wrapping_mul(31).wrapping_add(at & 0x1ff) as u8;
+    let bytes: Vec<u8> = (0..PAGES << 12).map(byte).collect();
+    rig.object.write_at(0, &bytes).unwrap();
+    let mut driver = rig.driver(1);
+    for round in 0..8 {
+        // Every third page is resident.
+        rig.object.advise(0, PAGES << 12, octavo::Advice::DontNeed).unwrap();
+        for page in (0..PAGES).filter(|page| page % 3 == round % 3) {
+            rig.object.read_at(page << 12, &mut [0]).unwrap();
+        }
+        let place = |slot: u64| match (slot + round) % 4 {
+            0 => ((slot * 512 + 512 * round) % ((PAGES - 2) << 12) & !511, 8192),
+            1 => ((PAGES - 1) << 12, 4096),
+            2 => ((slot % PAGES << 12) + 1024, 2048),
+            _ => (slot % PAGES << 12, 4096),
+        };
+        for slot in 0..40 {
+            let (offset, len) = place(slot);
+            let to = driver.at(slot as usize * 8192);
+            driver.queues[0].read(offset, to, len, slot as usize, ReqFlags::empty());
+        }
+        for _ in 0..40 {
+            let (slot, result) = driver.wait(0);
+            let (offset, len) = place(slot as u64);
+            assert_eq!(result, 0, "round {round}, slot {slot}");
+            let expected = &bytes[offset as usize..][..len];
+            assert!(driver.bytes(slot * 8192, len) == expected, "round {round}, slot {slot}, {offset}");
+        }
+    }
 }
