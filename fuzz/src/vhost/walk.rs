@@ -42,6 +42,19 @@ impl Memory<'_> {
         found
     }
 
+    /// The positions of all bytes of a range that are the guest's.
+    fn covered(&self, address: u64, len: u64) -> Vec<Range<usize>> {
+        let (mut found, mut start) = (Vec::new(), 0);
+        for (begin, count) in self.regions {
+            let (first, end) = (address.max(*begin), address.saturating_add(len).min(begin + count));
+            if first < end {
+                found.push((start + first - begin) as usize..(start + end - begin) as usize);
+            }
+            start += count;
+        }
+        found
+    }
+
     fn read(&self, address: u64, len: u64) -> Option<Vec<u8>> {
         let parts = self.positions(address, len);
         let bytes: Vec<u8> = parts.into_iter().flat_map(|part| self.bytes[part].iter().copied()).collect();
@@ -77,7 +90,8 @@ impl Memory<'_> {
                 continue;
             }
             if flags & 2 != 0 {
-                chain.writable.extend(self.positions(address, u64::from(len)));
+                // A status may lie behind bytes that are not the guest's.
+                chain.writable.extend(self.covered(address, u64::from(len)));
                 chain.writable_bytes += u64::from(len);
             }
             if flags & 1 == 0 {
