@@ -1,6 +1,6 @@
 //! [`Device`]: one guest's disk, as the messages of its VMM configure it.
 //!
-//! A ring runs while it has its kick and is enabled; then it has a worker (`ring.rs`). Messages
+//! A ring runs while it has its kick and is enabled; then it has a worker (`worker.rs`). Messages
 //! that change a running ring stop its worker first, which ends what is in flight. Two do not: the
 //! descriptor that signals the guest, and the guest's memory, are replaced while workers run.
 
@@ -12,8 +12,9 @@ use super::inflight::Inflight;
 use super::layout::Layout;
 use super::memory::{Memory, Place, REGIONS_MAX};
 use super::orders::Orders;
-use super::ring::{Start, Worker};
+use super::ring::Start;
 use super::unflushed::Unflushed;
+use super::worker::Worker;
 use crate::connection::Connection;
 use crate::export::Visit;
 use crate::journal::Journal;

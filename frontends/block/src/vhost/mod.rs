@@ -12,7 +12,8 @@
 //! | `mod` | one connection of a VMM |
 //! | `fuzzing` | devices that a fuzzer drives by hand |
 //! | `device` | the VMM's messages configure rings, memory and features |
-//! | `ring` | the thread of a ring: requests become operations, ends become news for the guest |
+//! | `worker` | the thread of a ring |
+//! | `ring` | requests become operations, their ends become news for the guest |
 //! | `events` | what wakes a ring's thread |
 //! | `orders` | what a device tells a ring's thread while it runs |
 //! | `reads` | reads that a resident page serves at once |
@@ -43,6 +44,7 @@ mod orders;
 mod reads;
 mod ring;
 mod unflushed;
+mod worker;
 
 use crate::connection::{Connection, Hangup};
 use crate::journal::Journal;

@@ -1,5 +1,5 @@
-//! [`Worker`]: the thread of one ring. It takes requests from the guest, gives them to the cache
-//! and reports their ends.
+//! [`Ring`]: what the thread of a ring does. It takes requests from the guest, gives them to the
+//! cache and reports their ends.
 //!
 //! A turn takes the chains that the guest has made available, submits their operations in one
 //! batch, collects completions, and signals the guest once. Only a turn in which nothing happened
@@ -13,8 +13,8 @@
 //! is one system call.
 //!
 //! A guest that breaks the rules of the ring loses the ring: the worker ends what is in flight,
-//! and takes no more until the guest resets the device. Not here: messages of the VMM
-//! (`device.rs`).
+//! and takes no more until the guest resets the device. Not here: the thread
+//! (`worker.rs`), messages of the VMM (`device.rs`).
 
 pub(super) mod alone;
 
@@ -37,15 +37,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use virtio_bindings::virtio_blk as blk;
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue as VirtQueue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
-
-/// The stack of a worker's thread, in bytes. Untouched pages of it cost no memory.
-const STACK_BYTES: usize = 256 << 10;
 
 /// The most operations of one batch.
 const BATCH_MAX: usize = 64;
@@ -75,33 +71,6 @@ pub(super) struct Start {
     pub journal: Journal,
 }
 
-/// A running worker.
-pub(super) struct Worker {
-    orders: Arc<Orders>,
-    thread: JoinHandle<u16>,
-}
-
-impl Worker {
-    /// Starts the thread of a ring.
-    pub fn start(start: Start) -> io::Result<Worker> {
-        let (orders, name) = (start.orders.clone(), start.name.clone());
-        let ring = Ring::new(start)?;
-        let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || ring.run())?;
-        Ok(Worker { orders, thread })
-    }
-
-    pub fn orders(&self) -> &Orders {
-        &self.orders
-    }
-
-    /// Stops the thread when everything in flight has ended. Returns the index of the next request
-    /// that it would have taken.
-    pub fn stop(self) -> Option<u16> {
-        self.orders.stop();
-        self.thread.join().ok()
-    }
-}
-
 /// A request between its chain and its end.
 struct Running {
     kind: Kind,
@@ -121,7 +90,7 @@ struct Running {
     memory: Arc<Memory>,
 }
 
-struct Ring {
+pub(super) struct Ring {
     queue: Queue,
     ring: VirtQueue,
     events: Events,
@@ -151,7 +120,7 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(start: Start) -> io::Result<Ring> {
+    pub fn new(start: Start) -> io::Result<Ring> {
         let Start {
             queue, layout, kick, orders, tracker, unflushed, visit, serial, poll, err, journal, ..
         } = start;
@@ -186,7 +155,7 @@ impl Ring {
     }
 
     /// Serves the ring until it is stopped. Returns the index of the next request.
-    fn run(mut self) -> u16 {
+    pub fn run(mut self) -> u16 {
         if let Err(Broken(why)) = self.resume().and_then(|()| self.serve()) {
             self.visit.counts.broken();
             self.journal.warn(format_args!("the device is broken until the guest resets it: {why}"));

@@ -54,7 +54,8 @@ fn each_request_is_timed_in_its_class() {
     expect_counts(&rig, [3, 1, 1, 1, 1]);
 }
 
-/// Resident pages, missing pages, parts of pages, the last page and reads of two pages, in one batch.
+/// Resident pages, missing pages, parts of pages, the last page and reads of two pages, in one
+/// batch.
 #[test]
 fn reads_that_are_asked_for_together_get_their_own_bytes() {
     const PAGES: u64 = 96;
