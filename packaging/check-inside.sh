@@ -84,7 +84,7 @@ complete_with octavo ctl rel | tee -a /dev/stderr | has 'offered: reload'
 complete_with octavo ctl stat '' | tee -a /dev/stderr | has 'vm1'
 
 say "docs/VM.md: QEMU, as another user"
-block sh qemu-system-x86_64 > /check/qemu.sh
+block sh vhost-user-blk-pci > /check/qemu.sh
 echo "exec $(sed 's/-accel kvm //' /check/qemu.sh) -display none" > /check/run-qemu.sh
 cat /check/run-qemu.sh
 systemd-run --quiet --unit=guest --uid=alice bash /check/run-qemu.sh

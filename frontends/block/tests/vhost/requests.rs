@@ -71,10 +71,10 @@ fn reads_that_are_asked_for_together_get_their_own_bytes() {
             rig.object.read_at(page << 12, &mut [0]).unwrap();
         }
         let place = |slot: u64| match (slot + round) % 4 {
-            0 => ((slot * 512 + 512 * round) % ((PAGES - 2) << 12) & !511, 8192),
+            0 => ((slot + round) * 512, 8192),
             1 => ((PAGES - 1) << 12, 4096),
-            2 => ((slot % PAGES << 12) + 1024, 2048),
-            _ => (slot % PAGES << 12, 4096),
+            2 => ((slot << 12) + 1024, 2048),
+            _ => (slot << 12, 4096),
         };
         for slot in 0..40 {
             let (offset, len) = place(slot);

@@ -57,7 +57,7 @@ fn the_printed_qemu_line_attaches_the_configured_disk_and_a_reload_leaves_it_att
     }
     let directory = Directory::new();
     let server = serve(&directory);
-    let line = block(&directory, "sh", "qemu-system-x86_64");
+    let line = block(&directory, "sh", "vhost-user-blk-pci");
     // A build machine has no KVM, or one that is slower than none.
     let line = line.replace("-accel kvm ", "");
     let mut shell = Command::new("/bin/sh");
@@ -81,7 +81,7 @@ fn the_page_and_the_server_print_the_same_options_of_qemu_and_the_same_disk_of_l
     let directory = Directory::new();
     let _server = serve(&directory);
     let said = std::fs::read_to_string(directory.join("stdout")).unwrap();
-    let line = block(&directory, "sh", "qemu-system-x86_64");
+    let line = block(&directory, "sh", "vhost-user-blk-pci");
     let words = |text: &str| -> Vec<String> {
         text.split_whitespace().filter(|word| *word != "\\").map(str::to_owned).collect()
     };
