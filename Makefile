@@ -98,6 +98,9 @@ install:
 		install -D -m 644 $$document "$(DESTDIR)$(DOCDIR)/$${document##*/}" || exit 1; \
 	done
 	install -D -m 644 packaging/octavo.toml "$(DESTDIR)$(DOCDIR)/examples/octavo.toml"
+	for file in grafana/octavo.json prometheus/octavo.rules.yml; do \
+		install -D -m 644 tools/cli/share/$$file "$(DESTDIR)$(PREFIX)/share/octavo/$$file" || exit 1; \
+	done
 	test -e "$(DESTDIR)$(SYSCONFDIR)/octavo/octavo.toml" \
 		|| install -D -m 644 packaging/octavo.toml "$(DESTDIR)$(SYSCONFDIR)/octavo/octavo.toml"
 	mkdir -p $(foreach file,$(COMPLETIONS),"$(DESTDIR)$(dir $(file))")
@@ -120,7 +123,7 @@ uninstall:
 		"$(DESTDIR)$(PREFIX)/lib/systemd/system/octavo.service" \
 		"$(DESTDIR)$(PREFIX)/lib/sysusers.d/octavo.conf" "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/octavo.conf"
 	for page in $(PAGES); do rm -f "$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$page"; done
-	rm -rf "$(DESTDIR)$(DOCDIR)"
+	rm -rf "$(DESTDIR)$(DOCDIR)" "$(DESTDIR)$(PREFIX)/share/octavo"
 
 deb: build
 	OCTAVO="$(OCTAVO)" MAN="$(MAN)" packaging/deb.sh
