@@ -1,5 +1,6 @@
 //! The vhost-user device as a virtual machine monitor sees it.
 
+mod beside_qemu;
 mod driver;
 mod hostile;
 mod inputs;
