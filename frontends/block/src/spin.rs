@@ -5,7 +5,7 @@
 //! virtual machine, several times as long. A busy wait is worth its CPU time only while it succeeds
 //! and no other thread needs the processor:
 //!
-//! - A wait spins for at most [`SPIN_MAX`], or a shorter time that its owner sets.
+//! - A wait spins for at most [`SPIN_MAX`].
 //! - Each failure doubles the number of following waits that sleep at once, up to [`SKIPPED_MAX`].
 //!   Each success halves it.
 //! - Being preempted counts as a failure: another thread, perhaps the client, needed the processor.
@@ -18,8 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest busy wait, unless its owner sets another: enough for a client to wake up and process
-/// a reply of 64 KiB.
+/// The longest busy wait: enough for a client to wake up and process a reply of 64 KiB.
 pub const SPIN_MAX: Duration = Duration::from_micros(100);
 
 /// The longest time between two looks. If more time has passed, the thread was preempted. A look
@@ -37,27 +36,15 @@ static SPINNING_MAX: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(0, |processors| processors.get() / 2));
 
 /// Decides whether the waits of one connection spin.
+#[derive(Default)]
 pub struct Spin {
-    /// The longest busy wait.
-    max: Duration,
     /// The number of following waits that sleep at once.
     skipped: u32,
     /// The value that the last failure gave `skipped`, halved by each success since.
     penalty: u32,
 }
 
-impl Default for Spin {
-    fn default() -> Spin {
-        Spin::of_at_most(SPIN_MAX)
-    }
-}
-
 impl Spin {
-    /// Waits that spin for at most `max`.
-    pub fn of_at_most(max: Duration) -> Spin {
-        Spin { max, skipped: 0, penalty: 0 }
-    }
-
     /// Calls `look` repeatedly until it finds something. Returns None if the caller should sleep.
     pub fn wait<T>(&mut self, clock: impl Fn() -> Instant, look: impl FnMut() -> Option<T>) -> Option<T> {
         let _place = Place::take()?;
@@ -77,7 +64,7 @@ impl Spin {
             let preempted = now.saturating_duration_since(last) > GAP_MAX;
             if found.is_some() && !preempted {
                 self.penalty /= 2;
-            } else if preempted || now.saturating_duration_since(begun) >= self.max {
+            } else if preempted || now.saturating_duration_since(begun) >= SPIN_MAX {
                 self.penalty = (2 * self.penalty + 1).min(SKIPPED_MAX);
                 self.skipped = self.penalty;
                 return found;

@@ -50,10 +50,6 @@ const BATCH_MAX: usize = 64;
 /// serves the rest of the turn. A guest that is awake asks for no signal.
 const TELL_EVERY: usize = 8;
 
-/// The longest time that a worker looks for the guest's next request before it sleeps: enough for
-/// a guest to wake up, take what has ended, and ask again.
-const LOOK_MAX: Duration = Duration::from_micros(20);
-
 /// What a worker needs to begin.
 pub(super) struct Start {
     pub name: String,
@@ -150,7 +146,7 @@ impl Ring {
             batch: Vec::with_capacity(BATCH_MAX),
             ended: Vec::new(),
             news: 0,
-            spin: Spin::of_at_most(LOOK_MAX),
+            spin: Spin::default(),
         })
     }
 
@@ -554,7 +550,7 @@ impl Ring {
     /// Looks for work without a sleep: for `poll`, or for a shorter time while that succeeds
     /// (`spin.rs`). Returns whether there is any.
     fn look(&mut self) -> Result<bool, Broken> {
-        let mut spin = std::mem::replace(&mut self.spin, Spin::of_at_most(LOOK_MAX));
+        let mut spin = std::mem::take(&mut self.spin);
         let poll = self.poll;
         let look = || match self.has_work() {
             Ok(false) => None,
