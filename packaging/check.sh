@@ -18,7 +18,7 @@ done
 
 # A clean Debian with QEMU and libvirt. It is kept: later runs need no network.
 if [ ! -e "$base" ]; then
-	mmdebstrap --variant=minbase --include=systemd-sysv,udev,dbus,sudo,adduser,man-db \
+	mmdebstrap --format=tar --variant=minbase --include=systemd-sysv,udev,dbus,sudo,adduser,man-db \
 		--include=bash-completion,zsh,libnbd-bin,qemu-utils \
 		--include=qemu-system-x86,libvirt-daemon-system,libvirt-clients bookworm "$base.part"
 	mv "$base.part" "$base"
