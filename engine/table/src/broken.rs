@@ -23,6 +23,8 @@ pub enum Step {
     WriteIgnoresPins,
     /// P11 that makes a page clean although it was written again.
     WritebackIgnoresVersion,
+    /// P9 that does not count the page's arrival in its new slot.
+    ForgetArrival,
     /// P12 that sets its flag without checking the word.
     WaitWithoutSwap,
     /// R5 that gives back the frames of snapshots.

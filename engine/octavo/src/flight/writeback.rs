@@ -492,7 +492,7 @@ impl ObjectInner {
         let _still = lock(&partition.moves);
         #[cfg(test)]
         WALKS.with(|walks| walks.set(walks.get() + 1));
-        partition.table.for_each_dirty_page(|tag| {
+        partition.table.for_each_dirty(|_, tag, _| {
             let (object, page) = partition.page_of(tag);
             if object == self.id && pages.contains(&page) {
                 lowest.add(page);

@@ -17,7 +17,7 @@ fn fails_without(step: Step, model: fn()) -> bool {
 }
 
 /// The steps, as `broken` explains them, each with the models that must notice its absence.
-const MODELS: [(Step, fn()); 25] = [
+const MODELS: [(Step, fn()); 27] = [
     (Step::NoRecheck, slot::glance_against_evict),
     (Step::NoRecheck, slot::write_against_glance),
     (Step::NoRecheck, slot::word_against_evict),
@@ -32,6 +32,8 @@ const MODELS: [(Step, fn()); 25] = [
     (Step::HideKeepsVersion, slot::write_against_glance),
     (Step::WriteIgnoresPins, slot::write_against_pin),
     (Step::WritebackIgnoresVersion, slot::writeback_against_write),
+    (Step::ForgetArrival, table::walk_against_move),
+    (Step::ForgetArrival, table::walk_against_write),
     (Step::WaitWithoutSwap, slot::wait_against_publish),
     (Step::GiveBackSnapshots, table::pin_held_while_its_segment_leaves),
     (Step::NoLink, twin::copy_against_write),

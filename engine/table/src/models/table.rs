@@ -293,45 +293,49 @@ fn a_set_is_locked_once_when_the_entry_has_changed_and_the_record_is_still_set_r
 /// the opposite direction, in both segments, and so did a sync.
 #[test]
 fn a_walk_visits_a_dirty_page_that_moves_to_a_segment_already_walked_r2() {
-    holds(Some(3), || {
-        let cache = cache(2);
-        // The entry belongs to the first segment; moving it to the second lets it move back.
-        cache.advance(0, cache.leaving(FIRST));
-        cache.bring(0, FILLED, true);
-        let mv = cache.leaving(SECOND);
-        let mover = cache.spawn(move |cache| cache.advance(1, mv));
-        let mut shown = 0;
-        cache.table.for_each_dirty(|_, tag, _| shown += u32::from(tag == PAGE));
-        assert!(shown > 0, "a dirty page was missed");
-        mover.join().unwrap();
-        assert_eq!(cache.only_copy(), Some((FIRST, State::Dirty, FILLED)));
-    });
+    holds(Some(3), walk_against_move);
+}
+
+pub(super) fn walk_against_move() {
+    let cache = cache(2);
+    // The entry belongs to the first segment; moving it to the second lets it move back.
+    cache.advance(0, cache.leaving(FIRST));
+    cache.bring(0, FILLED, true);
+    let mv = cache.leaving(SECOND);
+    let mover = cache.spawn(move |cache| cache.advance(1, mv));
+    let mut shown = 0;
+    cache.table.for_each_dirty(|_, tag, _| shown += u32::from(tag == PAGE));
+    assert!(shown > 0, "a dirty page was missed");
+    mover.join().unwrap();
+    assert_eq!(cache.only_copy(), Some((FIRST, State::Dirty, FILLED)));
 }
 
 /// As above, inside one set: a write to a pinned page continues in another way of the set.
 #[test]
 fn a_walk_visits_a_dirty_page_that_continues_in_a_way_already_walked_p9() {
-    holds(Some(3), || {
-        let cache = cache(1);
-        // Way 0 belongs to another page until the dirty one has taken way 1.
-        let other = Tag(0xB << 24);
-        let mut guard = cache.table.lock(other);
-        let Claim::Claimed { slot, .. } = guard.claim(other) else { panic!("there is room") };
-        let Claim::Claimed { slot: dirty, .. } = guard.claim(PAGE) else { panic!("there is room") };
-        cache.frame(dirty).fill(FILLED);
-        assert!(!cache.table.publish(dirty, true) && !guard.remove(slot));
-        drop(guard);
-        let writer = cache.spawn(|cache| {
-            let found = cache.table.find(PAGE).unwrap();
-            found.slot().pin(found.word).unwrap();
-            cache.write(1, WRITTEN);
-            assert_eq!(cache.frame(found.index).whole(), FILLED);
-            assert!(found.slot().unpin());
-        });
-        let mut shown = 0;
-        cache.table.for_each_dirty(|_, tag, _| shown += u32::from(tag == PAGE));
-        assert!(shown > 0, "a dirty page was missed");
-        writer.join().unwrap();
-        assert_eq!(cache.only_copy(), Some((FIRST, State::Dirty, WRITTEN)));
+    holds(Some(3), walk_against_write);
+}
+
+pub(super) fn walk_against_write() {
+    let cache = cache(1);
+    // Way 0 belongs to another page until the dirty one has taken way 1.
+    let other = Tag(0xB << 24);
+    let mut guard = cache.table.lock(other);
+    let Claim::Claimed { slot, .. } = guard.claim(other) else { panic!("there is room") };
+    let Claim::Claimed { slot: dirty, .. } = guard.claim(PAGE) else { panic!("there is room") };
+    cache.frame(dirty).fill(FILLED);
+    assert!(!cache.table.publish(dirty, true) && !guard.remove(slot));
+    drop(guard);
+    let writer = cache.spawn(|cache| {
+        let found = cache.table.find(PAGE).unwrap();
+        found.slot().pin(found.word).unwrap();
+        cache.write(1, WRITTEN);
+        assert_eq!(cache.frame(found.index).whole(), FILLED);
+        assert!(found.slot().unpin());
     });
+    let mut shown = 0;
+    cache.table.for_each_dirty(|_, tag, _| shown += u32::from(tag == PAGE));
+    assert!(shown > 0, "a dirty page was missed");
+    writer.join().unwrap();
+    assert_eq!(cache.only_copy(), Some((FIRST, State::Dirty, WRITTEN)));
 }

@@ -10,6 +10,7 @@
 //! one. If a page may be away from home (T9 of `twin`), the guard holds the locks of all its
 //! places, and claims at home.
 
+use crate::broken::{self, Step};
 use crate::index::{Found, SetNumber, SlotIndex};
 use crate::memory::layout::{Head, Hints};
 use crate::policy::{Policy, PolicyKind, View, change, ways_of, with_policy};
@@ -175,7 +176,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         // new slot. A thread that sees the page gone from the old slot sees the count, because
         // `remove` releases too.
         let arrived_in = self.table.segment_of_set(set);
-        self.table.record(arrived_in).arrivals.fetch_add(1, Ordering::Release);
+        if !broken::is(Step::ForgetArrival) {
+            self.table.record(arrived_in).arrivals.fetch_add(1, Ordering::Release);
+        }
         self.vacate(slot);
         // The page's copies stay valid: the new slot has their bits.
         let waited = self.table.slot(slot).remove().waited();

@@ -6,7 +6,6 @@ use crate::broken::{self, Step};
 use crate::index::{Found, NodeId, SegmentIndex, SetNumber};
 use crate::policy::PolicyKind;
 use crate::table::Table;
-use crate::table::dirty::may_be_dirty;
 use crate::word::tag::Tag;
 
 /// A page's place on a node, and the set that its entry moves to. The record of the move is part of
@@ -124,21 +123,6 @@ impl<const W: usize> Table<W> {
                 visit(&mut guard, found);
             }
         }
-    }
-
-    /// Visits the pages that are or may become dirty, one set at a time under its lock: a page that
-    /// a write moves to another slot of its set (P9) is not overlooked. Segments without dirty
-    /// pages are skipped. A page that moves to another segment may be visited twice.
-    pub fn for_each_dirty_page(&self, mut visit: impl FnMut(Tag)) {
-        self.walk(|segment| {
-            if self.has_dirty(segment) {
-                self.for_each_page_of(segment, |_, found| {
-                    if may_be_dirty(found.word) {
-                        visit(found.tag());
-                    }
-                });
-            }
-        });
     }
 
     /// Changes the policy. The new policy takes over the pages in the order in which the old one

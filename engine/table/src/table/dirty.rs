@@ -2,17 +2,10 @@
 //! over dirty pages.
 
 use super::Table;
-use crate::index::{Found, SegmentIndex, SlotIndex};
+use crate::index::{Found, SlotIndex};
 use crate::sync::atomic::Ordering;
 use crate::word::slot::{EndedWriteback, State, Word};
 use crate::word::tag::Tag;
-
-/// Returns whether a page is dirty or may become dirty. A page in state Writing may have been dirty
-/// before, or become dirty when its writer completes. A held page becomes dirty again if the store
-/// does not clear its range (P14).
-pub(crate) fn may_be_dirty(word: Word) -> bool {
-    matches!(word.state(), State::Dirty | State::Writing) || word.held()
-}
 
 impl<const W: usize> Table<W> {
     /// P2, and adds the page to the counts if it is dirty. Returns whether a waiter must be woken.
@@ -56,33 +49,30 @@ impl<const W: usize> Table<W> {
     }
 
     /// Visits the pages that are or may become dirty, without a lock. Segments without dirty pages
-    /// are skipped. A page that moves may be visited twice. One that changes its slot inside its
-    /// set may be overlooked; [`for_each_dirty_page`](Table::for_each_dirty_page) visits it.
+    /// are skipped. A page that moves may be visited twice.
     pub fn for_each_dirty(&self, mut visit: impl FnMut(SlotIndex, Tag, Word)) {
         self.walk(|segment| {
-            if !self.has_dirty(segment) {
+            // Acquire: pairs with `count_dirty`; a page that is no longer counted is clean or has
+            // arrived elsewhere.
+            if self.record(segment).dirty.load(Ordering::Acquire) == 0 {
                 return;
             }
             for found in self.sets_of(segment).flat_map(|set| self.pages_in(set)) {
-                if may_be_dirty(found.word) {
+                // A page in state Writing may have been dirty before, or become dirty when its
+                // writer completes. A held page becomes dirty again if the store does not clear its
+                // range (P14).
+                if matches!(found.word.state(), State::Dirty | State::Writing) || found.word.held() {
                     visit(found.index, found.tag(), found.word);
                 }
             }
         });
     }
 
-    /// Returns whether a segment has pages that are or may become dirty.
-    pub(crate) fn has_dirty(&self, segment: SegmentIndex) -> bool {
-        // Acquire: pairs with `count_dirty`; a page that is no longer counted is clean or has
-        // arrived elsewhere.
-        self.record(segment).dirty.load(Ordering::Acquire) > 0
-    }
-
     /// Adds `change` to the counts of dirty pages. A page is added before it becomes dirty and
     /// subtracted after it became clean, so that the counts are never too low.
     pub(crate) fn count_dirty(&self, slot: SlotIndex, change: i32) {
         let record = self.record(self.segment_of(slot));
-        // Release: pairs with `has_dirty`. A page that becomes dirty needs no ordering here:
+        // Release: pairs with `for_each_dirty`. A page that becomes dirty needs no ordering here:
         // `publish` and `end_write` release after the count, and a sync that must see the page has
         // synchronised with its writer.
         record.dirty.fetch_add(change as u32, Ordering::Release);

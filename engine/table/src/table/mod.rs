@@ -239,9 +239,10 @@ impl<const W: usize> Table<W> {
     }
 
     /// Visits every segment in use, and visits a segment again if pages have arrived there from
-    /// another slot since its last visit. So the walk does not miss a page that moves from a
-    /// segment not yet visited into one already visited. Every round but the first and the last
-    /// follows an arrival, so the number of arrivals bounds the rounds.
+    /// another slot since its last visit. So the walk does not miss a page that moves from a slot
+    /// not yet visited into one already visited, in another segment or in its own set (P9). Every
+    /// round but the first and the last follows an arrival, so the number of arrivals bounds the
+    /// rounds.
     pub(crate) fn walk(&self, mut visit: impl FnMut(SegmentIndex)) {
         let mut seen: Vec<Option<u32>> = vec![None; self.shape().segments_max as usize];
         let mut again = true;
