@@ -1,4 +1,4 @@
-# What people type. The gate itself is `cargo xtask ci`.
+# Short commands for people. The gate itself is `cargo xtask ci`.
 
 # The Debian packages whose programs the tests run.
 PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 strace valgrind qemu-system-x86 busybox-static \
@@ -64,8 +64,8 @@ packages:
 		exit 1; \
 	fi
 
-# The program that checks the alert rules, alone: its package would also start a Prometheus. Without
-# it, the tests that need it are skipped, and say so.
+# Gets promtool, which checks the alert rules, without its package, which would also start a
+# Prometheus. Tests that need promtool are skipped without it, and print a message.
 TOOL = $(abspath $(or $(CARGO_TARGET_DIR),target))/promtool
 promtool:
 	@if command -v promtool >/dev/null || [ -x $(TOOL)/usr/bin/promtool ]; then exit 0; fi; \
@@ -86,8 +86,8 @@ man:
 			docs/$$page.md --output "$(MAN)/$$page" || exit 1; \
 	done
 
-# Takes what `make build` has made, so that root need not run cargo. An octavo.toml that is there
-# stays.
+# Installs the files that `make build` has made, so that root need not run cargo. Keeps an existing
+# octavo.toml.
 install:
 	@test -x "$(OCTAVO)" && test -e "$(MAN)/octavo.1" || { echo "first: make build"; exit 1; }
 	install -D -m 755 "$(OCTAVO)" "$(DESTDIR)$(BINDIR)/octavo"
@@ -117,7 +117,7 @@ install:
 	install -D -m 644 packaging/octavo.sysusers "$(DESTDIR)$(PREFIX)/lib/sysusers.d/octavo.conf"
 	install -D -m 644 packaging/octavo.tmpfiles "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/octavo.conf"
 
-# The configuration stays.
+# Keeps the configuration.
 uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/octavo" $(foreach file,$(COMPLETIONS),"$(DESTDIR)$(file)") \
 		"$(DESTDIR)$(PREFIX)/lib/systemd/system/octavo.service" \

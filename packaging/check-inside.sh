@@ -1,12 +1,12 @@
-# Runs as root in the container of check.sh: installs the package, follows /check/VM.md with
-# its own lines, and removes the package.
+# Runs as root in the container of check.sh: installs the package, runs the commands of
+# /check/VM.md as they are printed, and removes the package.
 set -euo pipefail
 export USER=root HOME=/root LC_ALL=C.UTF-8
 
 say() { echo "check: $*"; }
 trap 'say "failed at line $LINENO"; journalctl -u octavo --no-pager | tail -n 30' ERR
 
-# The code block of the page that has this language and this text.
+# Prints the code block of VM.md that has this language and contains this text.
 block() {
 	awk -v begin="$1" -v text="$2" '
 		$1 == "```" && inside { if (index(body, text)) printf "%s", body; inside = 0; next }
@@ -15,7 +15,7 @@ block() {
 	' /check/VM.md
 }
 
-# Looks for a text, and reads to the end: a pipe that breaks is an error.
+# Looks for a text. Reads all input: if grep left early, the broken pipe would fail the check.
 has() { grep -e "$1" >/dev/null; }
 
 # Waits until a command succeeds.

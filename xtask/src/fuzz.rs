@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_and_its_time_are_understood_and_a_wrong_one_is_told() {
+    fn a_target_and_its_time_are_understood_and_a_wrong_one_is_reported() {
         let known = ["arc".to_owned(), "spc".to_owned()];
         assert_eq!(parse(&[], &known), Ok((known.to_vec(), SECONDS)));
         assert_eq!(parse(&["--seconds", "5", "spc"], &known), Ok((vec!["spc".to_owned()], 5)));

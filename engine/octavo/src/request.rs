@@ -203,7 +203,7 @@ pub enum Op {
         len: u64,
         /// The most extents to find, holes and data in turn.
         extents_max: usize,
-        /// What was found, in the completion. Ignored in a request.
+        /// The result, set in the completion. Ignored in a request.
         found: Holes,
     },
     /// Advises how a range will be used; see [`Object::advise`](crate::Object::advise).

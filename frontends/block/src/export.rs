@@ -50,7 +50,7 @@ pub enum Kind {
     Zeroes,
     /// Announcements of ranges that the client will read soon.
     Cache,
-    /// Questions which parts of a range have data.
+    /// Requests for the status of a range: data or holes.
     Status,
     /// Commands that the server does not know, answered with an error.
     Unknown,

@@ -64,7 +64,8 @@ impl Journal {
         Journal { fields: Fields { protocol: Some(protocol), ..self.fields.clone() }, ..self.clone() }
     }
 
-    /// Returns this journal for a client of an export. The client's name is to say so, too.
+    /// Returns this journal for a client of an export. The caller also puts the export's name into
+    /// the client's name ([`about`](Journal::about)).
     pub fn of_export(&self, name: &str) -> Journal {
         Journal { fields: Fields { export: Some(name.to_owned()), ..self.fields.clone() }, ..self.clone() }
     }
@@ -97,7 +98,7 @@ impl Journal {
         }
     }
 
-    /// Writes a detail, at any rate: only a log of details has it.
+    /// Writes a line of the debug level, without a limit on the rate.
     pub fn debug(&self, what: fmt::Arguments<'_>) {
         self.write(Level::Debug, what);
     }

@@ -4,7 +4,7 @@
 //! A request's time begins when the server has taken it from its socket or ring, and ends when its
 //! reply is ready: in the ring, or about to be written to the socket. A connection looks at the
 //! clock once when it takes requests and once when it collects completions ([`Clock`]), so requests
-//! of one batch share both times. They also share the time that the batch takes: their replies
+//! of one batch share both times. This is also what a client sees, because the replies of a batch
 //! leave together.
 //!
 //! The buckets are those of HdrHistogram. The unit is 250 ns; each doubling from 1 µs to 134 s has
@@ -24,7 +24,7 @@ const UNIT_NS: u64 = 250;
 const BUCKETS: usize = 4 + 4 * 27;
 
 /// The kinds of requests whose times are counted separately. Unknown commands, announcements of
-/// reads and questions about holes have none.
+/// reads and status requests have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Reads that succeeded at once: all pages were resident, and the read waited neither for a

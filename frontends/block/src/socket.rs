@@ -31,9 +31,9 @@ const SEND_BUFFER_BYTES: usize = 512 << 10;
 /// not need while idle.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// The silence after which the system asks whether a client of TCP still exists, the time between
-/// two such questions, and their number. A machine that has lost its power or its network would
-/// otherwise keep its connection, with its memory and its export, for ever.
+/// TCP keep-alive: the idle time before the first probe, the time between probes, and their number.
+/// Without probes, the connection of a machine that has lost its power or its network would keep
+/// its memory and its export for ever.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 
 /// The path of a listening unix socket. Dropping this removes the path, if it is still the socket

@@ -78,7 +78,7 @@ impl Spin {
     }
 }
 
-/// Calls `look` until it finds something, or `time` has passed, whatever else needs the processor.
+/// Calls `look` until it finds something or `time` has passed, without yielding the processor.
 pub fn look_for<T>(
     time: Duration,
     clock: impl Fn() -> Instant,

@@ -46,8 +46,8 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads certificates. `is_required` says whether clients of loopback addresses must use TLS;
-    /// those of other addresses must always, those of unix sockets need not.
+    /// Reads certificates. `is_required`: clients of loopback addresses must use TLS. Clients of
+    /// other addresses must always use TLS, and clients of unix sockets need not.
     ///
     /// # Errors
     /// [`Error::Tls`], with the part of `pem` that is wrong.
@@ -77,7 +77,7 @@ impl Tls {
         let provider = Arc::new(ring::default_provider());
         if let Err(error) = provider.key_provider.load_private_key(key.clone_key()) {
             let known = "RSA from 2048 to 4096 bits, ECDSA with P-256 or P-384, and Ed25519";
-            return Err(wrong(TlsPart::Key, format!("the key cannot be used ({error}); known are {known}")));
+            return Err(wrong(TlsPart::Key, format!("the key cannot be used ({error}); supported: {known}")));
         }
         let validity = chain.first().and_then(|first| validity::of(first));
         let builder = ServerConfig::builder_with_provider(provider.clone())

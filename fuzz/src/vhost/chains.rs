@@ -23,7 +23,7 @@ const RECORD: u64 = 320;
 /// Drives a device with the steps that an input encodes.
 ///
 /// # Panics
-/// If the device writes what it may not, or says what is not true.
+/// If the device writes outside of the guest's buffers, or reports a wrong result.
 pub fn chains(bytes: &[u8]) {
     thread_local! {
         static RIG: RefCell<Rig> = RefCell::new(Rig::new());
@@ -37,14 +37,14 @@ struct Rig {
     is_dirty: bool,
 }
 
-/// What is known of the ring in an input.
+/// The checker's knowledge of a ring.
 struct State {
     setup: Setup,
     /// The index of the next request, and of the next used entry.
     next: u16,
     used: u16,
-    /// The device may have changed tables or rings as the guest asked, so the guest's requests
-    /// cannot be told any more.
+    /// The device may have overwritten tables or rings at the guest's request, so the checker no
+    /// longer knows the guest's requests.
     is_blind: bool,
 }
 
@@ -107,7 +107,7 @@ impl Rig {
     fn ring(&mut self, setup: &Setup, input: &mut Input, steps: &mut usize) -> Option<u16> {
         let memory = self.guest.memory().try_clone().expect("there are descriptors");
         let record = self.guest.record().try_clone().expect("there are descriptors");
-        // What a record says is repeated before anything is looked at.
+        // The device repeats the requests of the record before the checker looks at memory.
         self.is_dirty |= setup.has_record;
         let mut ring = self.guest.ring(setup)?;
         let used = copy(&memory);

@@ -27,7 +27,8 @@ pub fn messages(bytes: &[u8]) {
 
 struct Rig {
     disk: Socketed,
-    /// What a message may carry: memory, short memory, an event, a pipe, a socket, a device.
+    /// The descriptors that messages carry: memory, an event, short memory, a pipe, a socket, a
+    /// device.
     descriptors: Vec<OwnedFd>,
 }
 
@@ -68,7 +69,7 @@ impl Rig {
         let message = match kind {
             // Bytes without a frame.
             250.. => input.take(usize::from(kind - 249) * 4).to_vec(),
-            // A message that means something, with bytes of the input in it.
+            // A well-formed message, with bytes of the input in it.
             _ => frame(kind, input),
         };
         let count = usize::from(carried >> 4).min(9);

@@ -1,5 +1,5 @@
-//! What the device may do with a chain, by a second reading of VIRTIO 1.2 (2.7): which bytes it may
-//! write, and which tables it reads.
+//! Computes the bytes that the device may write for a chain and the tables that it reads. An
+//! independent implementation of VIRTIO 1.2 (2.7), to compare the device with.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a shell offers at the Tab key.
+//! Completion in shells: the words that a shell offers at the Tab key.
 //!
 //! With OCTAVO_COMPLETE=SHELL in its environment, the program prints the script that a shell loads
 //! (bash, zsh, fish), or answers the script's question. The script holds no list of its own: it

@@ -1,8 +1,8 @@
-//! What the server tells its service manager, by the protocol of sd_notify(3): that it serves,
-//! reads its configuration again, or ends.
+//! [`Supervisor`]: notifies the service manager that the server serves, reloads or ends, by the
+//! protocol of sd_notify(3).
 //!
 //! A message is a datagram with a `KEY=VALUE` on each line, to the socket that NOTIFY_SOCKET names.
-//! A message that cannot be sent is lost: the server serves all the same.
+//! The server ignores failures to send.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -83,7 +83,7 @@ impl Supervisor {
         if let Some((socket, address)) = &self.socket
             && let Err(error) = socket.send_to_addr(message.as_bytes(), address)
         {
-            log::debug!("the service manager is not told {message:?}: {error}");
+            log::debug!("cannot send {message:?} to the service manager: {error}");
         }
     }
 }

@@ -77,7 +77,7 @@ const MODES: [(&str, bool, &str); 4] = [
     ("partitions, default policy", true, "octavo"),
 ];
 
-/// What was measured of a case.
+/// The measured values of a case.
 struct Measured {
     lookups: [u64; 2],
     hits: [Option<u64>; 2],
@@ -129,7 +129,7 @@ pub fn run(kit: &Kit, names: &[&str]) -> Result<(), String> {
 }
 
 fn start(kit: &Kit, disks: &[Disk], is_alone: bool, policy: &str) -> Result<Server, String> {
-    // Pages that are read ahead would hide what the scan does to its neighbour.
+    // Read-ahead would hide the effect of the scan on its neighbour.
     let keys = || format!("policy = \"{policy}\"\nread_ahead = 0");
     let names: &[&str] = if is_alone { &TENANTS } else { &[TOGETHER] };
     let partitions: Vec<_> = names.iter().map(|name| (*name, keys())).collect();

@@ -68,7 +68,7 @@ impl Machine {
             qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
             qemu.args(["-append", KERNEL_ARGUMENTS]);
         }
-        // It complains of every lost connection.
+        // qemu logs a complaint about every lost connection.
         let complaints = OpenOptions::new().create(true).append(true).open(folder.join("qemu.log"));
         let complaints = complaints.map_err(|error| format!("qemu.log: {error}"))?;
         qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(complaints);

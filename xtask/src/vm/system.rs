@@ -74,7 +74,7 @@ pub fn write_initramfs(path: &Path, folder: &Path, kernel: &Kernel) -> Result<()
         whole.file(Path::new("etc/mke2fs.conf"), &bytes, false);
     }
     whole.file(Path::new("init"), init("").as_bytes(), true);
-    // What the installed system boots with: its own initramfs, the kernel and the boot loader.
+    // The installed system boots with its own initramfs, the kernel and the boot loader.
     let mut first = Archive::default();
     add_base(&mut first, kernel)?;
     let switch = "mount -t ext4 /dev/vda1 /mnt && exec switch_root /mnt /init installed";
@@ -97,7 +97,7 @@ fn add_base(archive: &mut Archive, kernel: &Kernel) -> Result<(), String> {
     let copied = archive.copy(Path::new("bin/busybox"), &busybox);
     copied.map_err(|error| format!("{}: {error}", busybox.display()))?;
     for (number, file) in kernel.modules(&MODULES)?.iter().enumerate() {
-        // Whole: a module without its symbols cannot be loaded.
+        // Not stripped: the kernel cannot load a module without its symbols.
         let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
         archive.file(&PathBuf::from(format!("modules/{number:02}.ko")), &bytes, false);
     }

@@ -1,5 +1,5 @@
 //! The stages of `cargo xtask vm`. Each drives a guest through its console, and checks what the
-//! guest says against the images on this machine.
+//! guest reports against the images on this machine.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -251,8 +251,8 @@ fn compare(kit: &Kit, synced: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// In write-back mode a killed server may lose what was not flushed. The guest must not go on as if
-/// it had not, until it is reset; what it had flushed is there.
+/// In write-back mode a killed server may lose unflushed writes. If it does, the disk must be
+/// broken until the guest is reset. Flushed bytes must survive.
 fn write_back(kit: &Kit) -> Result<(), String> {
     let stage = Stage::begin("writeback");
     let mut server = serve(kit, "writeback")?;
@@ -261,7 +261,7 @@ fn write_back(kit: &Kit) -> Result<(), String> {
     guest.run("dd if=/tmp/flushed of=/dev/vdb3 bs=64k conv=notrunc,fsync", PATIENCE)?;
     let flushed = guest.run("cat /tmp/sum", PATIENCE)?;
     server.kill_and_restart()?;
-    // Nothing was lost, and the guest goes on.
+    // Every write was flushed, so the next server must serve the guest as before.
     let read = "echo 3 > /proc/sys/vm/drop_caches; head -c 4194304 /dev/vdb3 | md5sum";
     if guest.run(read, PATIENCE)? != flushed {
         return Err("flushed bytes changed when the server was killed".into());
@@ -278,13 +278,13 @@ fn write_back(kit: &Kit) -> Result<(), String> {
     let start = Instant::now();
     while !log_of(&kit.folder, before).0.contains(refusal) {
         if start.elapsed() > Duration::from_secs(60) {
-            return Err("the server after one with unflushed writes went on with the guest".into());
+            return Err("unflushed writes were lost, but the disk is not broken".into());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
     guest.reset()?;
     if guest.run(read, PATIENCE)? != flushed {
-        return Err("flushed bytes are not there after a reset".into());
+        return Err("flushed bytes are missing after a reset".into());
     }
     guest.power_off(PATIENCE)?;
     server.end()?;

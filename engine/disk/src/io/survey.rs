@@ -13,18 +13,18 @@ use crate::sync::{Mutex, lock};
 /// end.
 const STEP_BYTES: u64 = 4096;
 
-/// What a survey of a range has found.
+/// The result of a survey of a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holes {
     /// The parts of the range that have no data and read as zeros: ascending, disjoint, none empty.
     pub ranges: Vec<Range<u64>>,
     /// The end of the part of the range that was examined. Bytes before it that lie in no hole may
-    /// be data; nothing is known of those behind it.
+    /// be data; the survey has not examined bytes past it.
     pub end: u64,
 }
 
-/// One look at a range of a store ([`Ring::push_survey`](crate::Ring::push_survey)), and then its
-/// result.
+/// A search for the holes of a range of a store
+/// ([`Ring::push_survey`](crate::Ring::push_survey)). Holds the result once the I/O has completed.
 #[derive(Debug)]
 pub struct Survey {
     range: Range<u64>,
@@ -38,7 +38,7 @@ impl Survey {
     /// # Panics
     /// If `extents_max` is 0.
     pub fn new(range: Range<u64>, extents_max: usize) -> Survey {
-        assert!(extents_max > 0, "a survey of no extents would never get on");
+        assert!(extents_max > 0, "a survey looks for at least one extent");
         let found = Holes { ranges: Vec::new(), end: range.start };
         Survey { range, extents_max, found: Mutex::new(found) }
     }

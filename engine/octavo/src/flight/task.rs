@@ -63,7 +63,7 @@ pub(crate) struct Task {
     pub again: Vec<PageIndex>,
     /// Number of transfers, registrations, messages and retries that the task waits for.
     pub outstanding: usize,
-    /// The task had something outstanding when it was left.
+    /// The task has waited: something was outstanding when its owner left it.
     pub has_waited: bool,
     // Boxed: tasks are moved several times, and few fail.
     pub error: Option<Box<Error>>,

@@ -4,10 +4,11 @@
 //! touches the socket. `negotiate` receives the options, one at a time, and sends the replies, all
 //! within `handshake_time`, the handshake of TLS included.
 //!
-//! A client starts TLS by an option, STARTTLS, so what came before it may be somebody else's:
-//! everything that was negotiated is forgotten, and bytes that follow the option before its answer
-//! end the connection. Where TLS is required (FORCEDTLS in the protocol document), no other option
-//! has an effect before it; elsewhere (SELECTIVETLS) no export demands it.
+//! A client starts TLS by the option STARTTLS. Bytes before it are not authenticated and may come
+//! from an attacker, so the server discards everything that was negotiated until then, and ends the
+//! connection if bytes follow the option before its answer. Where TLS is required (FORCEDTLS in the
+//! protocol document), no other option has an effect before it; elsewhere (SELECTIVETLS) no export
+//! demands it.
 
 use super::channel::Channel;
 use super::input::Input;
@@ -84,7 +85,7 @@ pub fn negotiate(
         if data.is_some() {
             link.input.consume(len_bytes as usize);
         }
-        // Sent in plain text, perhaps by somebody else, to be taken for text of the session.
+        // An attacker may have added these plain bytes so that the session takes them for its own.
         if matches!(next, Next::Tls(_)) && !link.input.bytes().is_empty() {
             return Err(Hangup::Protocol("bytes in plain text follow STARTTLS"));
         }

@@ -2,7 +2,7 @@
 //!
 //! The reference is the protocol document (doc/proto.md of NetworkBlockDevice/nbd). `wire` encodes
 //! and decodes messages, `handshake` negotiates an export, `transmission` serves it, `outgoing`
-//! sends the replies, `status` says where data and holes are, `input` holds received bytes, and
+//! sends the replies, `status` describes data and holes, `input` holds received bytes, and
 //! `channel` encrypts and decrypts all bytes of a client that uses TLS. Not here: listeners and
 //! threads (`server.rs`).
 

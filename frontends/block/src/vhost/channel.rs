@@ -1,13 +1,13 @@
-//! [`Channel`]: the socket on which a VMM hears that the configuration space has changed, such as
-//! the length of the disk.
+//! [`Channel`]: the socket by which the device notifies a VMM of a change of the configuration
+//! space, such as a new length of the disk.
 //!
 //! The crate `vhost` takes the channel from the VMM, but it neither sends this message nor gives
 //! the socket away. [`peek`] therefore looks at each message before the crate receives it, and
 //! keeps a duplicate of the descriptor that comes with SET_BACKEND_REQ_FD. The device uses it only
 //! after the crate has checked that it is a socket.
 //!
-//! No message here asks for a reply, and none is waited for: a VMM that does not read its channel
-//! delays nobody.
+//! The device neither asks for replies nor waits for them, so a VMM that does not read its channel
+//! delays no call.
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send};

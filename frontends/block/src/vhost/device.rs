@@ -53,8 +53,8 @@ pub(super) struct Device {
     channel: Option<Backend>,
     /// The socket of the channel that the next message hands over.
     expected_channel: Option<OwnedFd>,
-    /// The VMM has read the configuration space since it connected. One that connects again may
-    /// count on what a former server told it.
+    /// The VMM has read the configuration space since it connected. A VMM that reconnects without
+    /// reading it may still have the length that an earlier server reported.
     knows_config: bool,
 }
 

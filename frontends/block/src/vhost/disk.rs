@@ -78,7 +78,7 @@ impl Disk {
         let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Err(error)) = channel.as_ref().map(Channel::tell) {
             let name = &self.served.export.name;
-            log::warn!("vhost-user: export {name:?}: cannot tell the VMM of the disk's length: {error}");
+            log::warn!("vhost-user: export {name:?}: cannot notify the VMM of the new length: {error}");
         }
     }
 

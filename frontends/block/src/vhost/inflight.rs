@@ -12,10 +12,10 @@
 //! - **I4** The successor repeats the marked requests in the order of their numbers. Then it takes
 //!   new requests, from the available index that is the used index plus the number of marks.
 //!
-//! A write that the guest has not flushed is lost with this process if only the cache had it. Bit
-//! `UNFLUSHED` of a region's features, which the document leaves to the back end, says so: it is
-//! set before such a write ends and cleared after a flush. A successor that finds it set must not
-//! go on as if nothing was lost.
+//! A dirty page that the guest has not flushed is lost with this process. Bit `UNFLUSHED` of a
+//! region's features, which the document leaves to the back end, records that there may be such
+//! pages: it is set before such a write completes and cleared after a flush. A successor that finds
+//! it set must not serve the guest as if nothing was lost.
 //!
 //! The VMM can change all of it at any time. Each value is therefore read once and checked.
 

@@ -13,18 +13,18 @@
 //! | `fuzzing` | devices that a fuzzer drives by hand |
 //! | `device` | the VMM's messages configure rings, memory and features |
 //! | `worker` | the thread of a ring |
-//! | `ring` | requests become operations, their ends become news for the guest |
-//! | `events` | what wakes a ring's thread |
-//! | `orders` | what a device tells a ring's thread while it runs |
+//! | `ring` | turns requests into operations, and completions into used entries for the guest |
+//! | `events` | the descriptors that wake a ring's thread |
+//! | `orders` | changes that a device passes to a ring's running thread |
 //! | `reads` | reads that a resident page serves at once |
-//! | `unflushed` | whether writes would be lost with this process |
+//! | `unflushed` | whether the end of this process would lose completed writes |
 //! | `inflight` | requests in flight, in memory that outlives this process (I1 to I4) |
 //! | `disk` | the export, its settings, and the VMM that has it |
-//! | `chain`, `config` | a chain of descriptors; what the device tells of itself |
+//! | `chain`, `config` | a chain of descriptors; the device's configuration space |
 //! | `channel` | tells the VMM that the length has changed |
 //! | `layout` | where a ring lies in the guest's memory |
 //! | `memory` | the guest's memory |
-//! | `fault` | what a memory file that shrinks does |
+//! | `fault` | survives a memory file that shrinks |
 //!
 //! Not here: listeners and threads of connections (`server.rs`).
 
@@ -87,8 +87,8 @@ pub(crate) fn serve(disk: &Arc<Disk>, connection: &Arc<Connection>, journal: &Jo
             Err(error) => break Hangup::Vmm(error.to_string()),
         }
     };
-    // Drops the device: what is in flight ends, and the guest learns of it, although its VMM may be
-    // gone.
+    // Dropping the device waits for the requests in flight and signals the guest, which may run on
+    // without its VMM.
     drop((messages, device));
     connection.socket.shutdown(Shutdown::Both);
     end

@@ -1,5 +1,5 @@
-//! [`Orders`]: what a device tells the worker of a ring while it runs, and the descriptor by which
-//! the worker signals the guest.
+//! [`Orders`]: the changes that a device passes to the running worker of a ring, and the descriptor
+//! by which the worker signals the guest.
 
 use super::memory::Memory;
 use rustix::event::{EventfdFlags, eventfd};
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a device tells its workers.
+/// The changes that a device passes to a worker.
 pub(super) struct Orders {
     pub stopping: AtomicBool,
     /// The guest's memory. Replaced when the VMM changes it.
@@ -17,13 +17,13 @@ pub(super) struct Orders {
     pub is_memory_new: AtomicBool,
     /// The descriptor that signals the guest. Replaced at any time.
     call: Mutex<Option<File>>,
-    /// The guest has asked for writes that are durable when they end.
+    /// The guest has asked for writes that are durable when they complete.
     pub is_durable: Arc<AtomicBool>,
     pub wake: OwnedFd,
 }
 
-/// Signals an eventfd. Fails only if nobody has looked at it for 2^64 signals, or, for one that the
-/// VMM has sent, if it is no eventfd; then nobody waits for it.
+/// Signals an eventfd. Ignores failures: the counter is full only if no thread has read it for 2^64
+/// signals, and a descriptor of the VMM that is no eventfd has no waiting guest.
 pub(super) fn signal(event: impl AsFd) {
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
@@ -66,7 +66,7 @@ impl Orders {
         signal(&self.wake);
     }
 
-    /// Signals the guest that requests have ended.
+    /// Signals the guest that requests have completed.
     pub fn signal(&self) {
         if let Some(call) = &*lock(&self.call) {
             signal(call);

@@ -1,7 +1,7 @@
 //! [`Reads`]: reads of a turn that a resident page may serve at once, without an operation.
 //!
-//! They are gathered, because the cache looks several pages up at a time. Only a read that lies in
-//! one page and goes to one place is one of them.
+//! A turn gathers them, because the cache looks up several pages at a time. A read qualifies if it
+//! lies in one page and its data goes to one contiguous buffer.
 
 use super::memory::Memory;
 use octavo::{Object, Piece, RawRead};

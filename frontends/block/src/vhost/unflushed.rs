@@ -1,12 +1,12 @@
-//! [`Unflushed`]: whether writes have ended that only this process has.
+//! [`Unflushed`]: whether there are completed writes whose data only this process has.
 //!
 //! A VMM with `reconnect` keeps its guest running when the server is killed. The guest then loses
 //! writes that the server had acknowledged and not yet written to the store, and its next flush
 //! would claim that they are durable. So the record of requests in flight, which outlives the
 //! server, says whether there are such writes (`inflight.rs`).
 //!
-//! Writes of a partition in write-through mode reach the store before they end, and outlive the
-//! process: they are not counted.
+//! Writes of a partition in write-through mode reach the store before they complete, and outlive
+//! the process: they are not counted.
 
 use super::inflight::Tracker;
 use std::sync::{Mutex, MutexGuard, PoisonError};

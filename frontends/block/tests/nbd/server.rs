@@ -189,7 +189,7 @@ fn requests_that_are_carried_out_are_timed_by_class() {
         assert_eq!(client.ask(0, command, 3, 0, len), error);
     }
     assert_eq!(client.ask(0, 77, 4, 0, 4096), EINVAL);
-    assert_eq!(counts()[2..], [1, 1, 2], "what is refused has no time");
+    assert_eq!(counts()[2..], [1, 1, 2], "refused requests are not timed");
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn an_idle_server_uses_no_cpu_and_leaves_no_descriptor_or_thread_behind() {
 /// Returns the CPU time of this process, in ticks of 10 ms.
 /// A machine that has vanished would keep its connection for ever.
 #[test]
-fn the_system_asks_whether_clients_of_tcp_still_exist() {
+fn the_kernel_probes_idle_tcp_clients() {
     let rig = Rig::new(Plan::default());
     let mut client = rig.tcp_client();
     client.enter("disk0", false);

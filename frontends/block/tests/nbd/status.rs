@@ -163,7 +163,7 @@ fn extents_are_holes_and_data_in_every_form() {
 /// Every second page is a hole, so that the answer to one request has far more extents than a reply
 /// may have.
 #[test]
-fn a_fragmented_export_is_told_in_replies_of_bounded_length() {
+fn the_status_of_a_fragmented_export_has_replies_of_bounded_length() {
     const PAGES: u64 = 3000;
     let short = Limits { borrowed_max_bytes: 0, reserve_bytes: 4096, ..Limits::default() };
     for limits in [Limits::default(), short] {
@@ -310,7 +310,7 @@ fn extended_headers_take_precedence_over_structured_replies() {
     client.expect_option_reply(8, b"", EXT_HEADER_REQD);
     client.go("disk0");
     assert_eq!(client.read_extended(0, 0, 10).unwrap(), rig.image(0)[..10]);
-    // A compact request is none now.
+    // The server no longer accepts compact requests on this connection.
     client.request(0, READ, 1, 0, 10);
     client.send(&[0; 4]);
     client.expect_end();
@@ -369,8 +369,9 @@ fn a_changed_length_is_that_of_new_clients_and_of_new_requests() {
     assert_eq!(rig.client().enter("disk0", true).0, 4096);
 }
 
-/// Random writes, zeroes, trims and flushes, and after each one the status of a range: what is told
-/// to be zero must be zero, and what was never written must be told to be a hole (of a file).
+/// Performs random writes, zeroes, trims and flushes, and asks for the status of a range after each
+/// one. Each range that the server reports as zero must read as zeros, and the server must report
+/// each range of a file that was never written as a hole.
 fn random_operations_agree(seed: u64, cache_mode: CacheMode, carried: Option<u64>) {
     const LEN: u64 = 3 << 20;
     let cache = CacheConfig { memory_max_bytes: 16 << 20, ..CacheConfig::default() };

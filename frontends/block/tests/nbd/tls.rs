@@ -1,4 +1,5 @@
-//! TLS: who is let in, what comes before it, and what a client can do with it.
+//! TLS: the server accepts only valid certificates, discards everything that was negotiated before
+//! the handshake, and survives broken and slow clients.
 
 use crate::certificates::{Authority, Certified, Use};
 use crate::client::*;
@@ -51,7 +52,7 @@ fn a_unix_socket_offers_tls_and_does_not_demand_it() {
     client.enter_greeted("disk0", false);
 }
 
-/// Loopback addresses need TLS only if that is asked for.
+/// Loopback addresses need TLS only if the server requires it.
 #[test]
 fn optional_tls_on_loopback_lets_plain_clients_in() {
     let authority = Authority::new("ca");
@@ -72,7 +73,7 @@ fn an_address_that_is_not_loopback_needs_tls() {
     let remote: [Address; 1] = ["tcp:0.0.0.0:0".parse().unwrap()];
     let refused = rig.server().listen(&remote).unwrap_err().to_string();
     assert!(refused.contains("0.0.0.0") && refused.contains("TLS"), "{refused}");
-    // Not demanded of loopback clients, and yet of those at this address.
+    // Loopback clients need no TLS, but clients of this address do.
     rig.server().set_tls(Some(authority.tls(false))).unwrap();
     rig.server().listen(&remote).unwrap();
     let refused = rig.server().set_tls(None).unwrap_err();
@@ -99,14 +100,14 @@ fn clients_without_a_valid_certificate_are_refused() {
         let refused = entered.unwrap_err();
         assert!(refused.to_string().contains("alert"), "{refused}");
     }
-    // The other way round: this client refuses the server, and says so.
+    // Here the client refuses the server, and sends an alert with the reason.
     assert!(rig.tcp_client().start_tls(&stranger.client(None)).is_err());
     let own = authority.sign(Use::Client);
     rig.tcp_client().start_tls(&authority.client(Some(&own))).unwrap().enter("disk0", false);
 }
 
 #[test]
-fn revoked_clients_are_refused_and_without_an_authority_all_are_let_in() {
+fn revoked_clients_are_refused_and_without_an_authority_all_are_accepted() {
     let authority = Authority::new("ca");
     let rig = rig(&authority, Limits::default());
     let (own, server) = (authority.sign(Use::Client), authority.sign(Use::Server));
@@ -138,7 +139,7 @@ fn new_certificates_serve_new_clients_and_keep_old_connections() {
 }
 
 #[test]
-fn what_was_negotiated_before_tls_is_forgotten() {
+fn starttls_discards_everything_that_was_negotiated_before() {
     let authority = Authority::new("ca");
     let rig = Rig::new(Plan { tls: Some(authority.tls(false)), ..Plan::default() });
     let own = authority.sign(Use::Client);
@@ -153,8 +154,8 @@ fn what_was_negotiated_before_tls_is_forgotten() {
     assert_eq!(client.read_simple(0, 512).unwrap(), rig.image(0)[..512]);
 }
 
-/// Somebody between client and server adds plain bytes after STARTTLS, so that they are taken for
-/// text of the session.
+/// An attacker between client and server adds plain bytes after STARTTLS. The server must not take
+/// them for bytes of the session.
 #[test]
 fn plain_bytes_that_follow_starttls_end_the_connection() {
     let rig = rig(&Authority::new("ca"), Limits::default());
@@ -193,8 +194,8 @@ fn garbage_and_a_cut_hello_end_the_handshake() {
 }
 
 #[test]
-fn mutated_hellos_harm_nobody() {
-    let seed = crate::random::seed("mutated_hellos_harm_nobody");
+fn mutated_hellos_harm_no_other_client() {
+    let seed = crate::random::seed("mutated_hellos_harm_no_other_client");
     let mut random = Random::new(seed);
     let authority = Authority::new("ca");
     let rig = rig(&authority, Limits::default());
@@ -232,7 +233,7 @@ fn the_handshake_time_bounds_the_handshake_of_tls() {
     let mut slow = rig.tcp_client();
     slow.greet(3);
     slow.expect_option_reply(STARTTLS, b"", ACK);
-    // A byte every 50 ms, for 25 s in all, if each byte began the time again.
+    // A byte every 50 ms. This would last 25 s if each byte restarted the handshake's time.
     let hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[7; 500]].concat();
     let sent = hello.iter().take_while(|&&byte| {
         std::thread::sleep(Duration::from_millis(50));
@@ -293,7 +294,7 @@ fn keys_may_be_updated_and_a_flood_of_updates_ends_the_connection() {
 
 /// Its replies stay in the queue of the server, and its requests are no longer read.
 #[test]
-fn a_client_that_stops_reading_gets_all_replies_later_and_delays_nobody() {
+fn a_client_that_stops_reading_gets_all_replies_later_and_delays_no_other_client() {
     let authority = Authority::new("ca");
     let rig = rig(&authority, Limits { requests_max: 16, ..Limits::default() });
     let own = authority.sign(Use::Client);
@@ -382,7 +383,7 @@ fn wrong_certificates_are_named() {
         (no_certificate, &good.key, &ca, &crl, Certificate, ""),
         (&good.certificate, "", &ca, &crl, Key, "no private key"),
         (&good.certificate, &*encrypted, &ca, &crl, Key, "not encrypted"),
-        (&good.certificate, no_key, &ca, &crl, Key, "known are RSA"),
+        (&good.certificate, no_key, &ca, &crl, Key, "supported: RSA"),
         (&good.certificate, &*stranger, &ca, &crl, Key, "not the key of"),
         (&good.certificate, &good.key, "", &crl, ClientCa, "no certificate"),
         (&good.certificate, &good.key, no_certificate, &crl, ClientCa, ""),

@@ -1,6 +1,6 @@
 //! The same random requests to Octavo and to qemu-storage-daemon must have the same results and
-//! leave the same bytes. `OCTAVO_STEPS` says how many (2,000 unless it is set), `OCTAVO_SEED`
-//! which.
+//! leave the same bytes. `OCTAVO_STEPS` sets the number of requests (default: 2,000), and
+//! `OCTAVO_SEED` their seed.
 
 use crate::driver::{Driver, PATIENCE, Rig};
 use blkio::ReqFlags;

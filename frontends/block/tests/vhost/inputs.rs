@@ -7,7 +7,7 @@ mod fuzz;
 use octavo_random::Random;
 use std::path::Path;
 
-/// Random inputs of each kind, unless `OCTAVO_FUZZ_RUNS` says how many.
+/// The default number of random inputs of each kind; `OCTAVO_FUZZ_RUNS` sets another.
 const RUNS: u64 = 2000;
 const INPUT_MAX: usize = 600;
 

@@ -18,8 +18,8 @@ fn what_a_guest_writes_it_reads_again() {
     assert_eq!(driver.read(0, 512), vec![0; 512]);
 }
 
-/// Waits until this many requests of each class have ended. A guest learns of the end of its
-/// request before the server counts it.
+/// Waits until the server has counted this many requests of each class. The guest sees a
+/// completion before the server counts it.
 fn expect_counts(rig: &Rig, expected: [u64; 5]) -> ExportStat {
     let start = Instant::now();
     loop {

@@ -35,7 +35,7 @@ fn expect_silence(mut channel: &UnixStream) {
     channel.set_nonblocking(false).unwrap();
 }
 
-/// The length that the device tells.
+/// Returns the length in the device's configuration space.
 fn capacity(vmm: &mut Vmm) -> u64 {
     let (_, bytes) = vmm.frontend.get_config(0, 8, VhostUserConfigFlags::empty(), &[0; 8]).unwrap();
     512 * u64::from_le_bytes(bytes.try_into().unwrap())
@@ -50,7 +50,7 @@ fn read(guest: &Guest, number: u16, sector: u64) -> u8 {
 }
 
 #[test]
-fn the_vmm_is_told_of_a_new_length_and_requests_are_checked_against_it() {
+fn the_device_announces_a_new_length_and_checks_requests_against_it() {
     let rig = Rig::new(LEN_BYTES, VhostSettings::default());
     let mut guest = Guest::new();
     let mut vmm = guest.connect(&rig.socket);
@@ -71,13 +71,13 @@ fn the_vmm_is_told_of_a_new_length_and_requests_are_checked_against_it() {
     assert_eq!(message(&mut channel), CONFIG_CHANGE);
     assert_eq!(capacity(&mut vmm), LEN_BYTES / 2);
     assert_eq!((read(&guest, 5, last / 2), read(&guest, 6, last)), (0, 1));
-    // It is told once for each change.
+    // The device sends one message for each change.
     expect_silence(&channel);
 }
 
 /// Exports of a share group have one object.
 #[test]
-fn the_vmms_of_all_exports_of_an_object_are_told_and_no_others() {
+fn only_the_vmms_of_exports_of_the_object_get_the_message() {
     let rig = Rig::new(LEN_BYTES, VhostSettings::default());
     let other = Rig::new(LEN_BYTES, VhostSettings::default());
     let (mut guests, mut vmms, mut channels) = (Vec::new(), Vec::new(), Vec::new());
@@ -106,7 +106,7 @@ fn the_vmms_of_all_exports_of_an_object_are_told_and_no_others() {
 
 /// Such a VMM reads the length only when it starts its guest.
 #[test]
-fn a_vmm_that_connects_again_without_reading_the_length_is_told() {
+fn a_vmm_that_connects_again_without_reading_the_length_gets_the_message() {
     let rig = Rig::new(LEN_BYTES, VhostSettings::default());
     let mut guest = Guest::new();
     let mut first = Vmm::connect(&rig.socket);
@@ -127,14 +127,14 @@ fn a_vmm_that_connects_again_without_reading_the_length_is_told() {
     assert_eq!(message(&mut channel), CONFIG_CHANGE);
     expect_silence(&channel);
     drop(again);
-    // The end of a VMM is the end of its channel.
+    // When a VMM disconnects, its channel closes.
     assert_eq!(channel.read(&mut [0; 12]).unwrap(), 0);
     rig.server.announce_len(&rig.object);
 }
 
 /// The channel holds some hundred messages.
 #[test]
-fn a_vmm_that_does_not_read_its_channel_delays_nobody() {
+fn a_vmm_that_does_not_read_its_channel_delays_no_call() {
     let rig = Rig::new(LEN_BYTES, VhostSettings::default());
     let mut guest = Guest::new();
     let mut vmm = guest.connect(&rig.socket);

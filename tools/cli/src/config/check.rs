@@ -295,7 +295,7 @@ impl Check<'_> {
                 Address::Unix(path) => self.socket_path(nbd, path),
                 Address::Tcp(_) if address.is_remote() && tls::offset(&self.config.source).is_none() => self.report(
                     nbd,
-                    "clients from elsewhere need TLS: add [listen.tls] with certificates = \"/etc/octavo/tls\", or \
+                    "clients on other machines need TLS: add [listen.tls] with certificates = \"/etc/octavo/tls\", or \
                      listen at a loopback address such as \"tcp:127.0.0.1:10809\" and use an SSH tunnel",
                 ),
                 Address::Tcp(_) => {}

@@ -33,13 +33,13 @@ pub struct TlsSection {
 
 /// A file to read.
 pub struct File<'c> {
-    /// What it has.
+    /// The part of TLS that the file contains.
     pub part: TlsPart,
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The value that names it, or its directory.
+    /// The configuration's value that names the file or its directory.
     pub value: &'c Spanned<PathBuf>,
-    /// Whether it may be missing.
+    /// Whether the file may be missing.
     pub is_optional: bool,
 }
 
@@ -121,7 +121,7 @@ impl TlsSection {
             report(
                 value,
                 "client_ca is missing, the authorities that sign the certificates of clients; clients without \
-                 certificates are let in with verify_clients = false",
+                 certificates are accepted with verify_clients = false",
             );
         }
         if is_whole && (self.certificate.is_none() || self.key.is_none()) {

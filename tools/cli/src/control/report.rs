@@ -266,7 +266,7 @@ impl ObjectReport {
         }
     }
 
-    /// The exports that people know: itself, or one for each export of an image.
+    /// The rows of tables for people: the object itself, or one for each export of an image.
     pub fn shown(&self) -> Vec<ObjectReport> {
         let shown = self.exports.iter().map(|export| ObjectReport {
             name: export.name.clone(),

@@ -55,7 +55,7 @@ Examples:
         /// The new length of its file [default: the length that the file or device has]
         #[arg(value_name = "SIZE", value_parser = size_bytes)]
         len_bytes: Option<u64>,
-        /// Allow a shorter length: all that lies behind it is lost
+        /// Allow a shorter length: all data past the new end is lost
         #[arg(long)]
         shrink: bool,
         #[command(flatten)]

@@ -386,7 +386,7 @@ impl Catalog {
         }
     }
 
-    /// What the server serves, in a line.
+    /// A line that counts what the server serves.
     pub fn summary(&self) -> String {
         match self.server.traffic().exports().len() {
             1 => "serving 1 export".into(),

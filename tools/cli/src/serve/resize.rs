@@ -1,7 +1,8 @@
 //! Changes of an export's length while it is served.
 //!
-//! Nothing is adopted before an operator asks: a file that another program lengthens may not be
-//! complete yet, and one that it shortens may be a mistake, which the log reports (`watch.rs`).
+//! The server adopts a new length only when an operator asks for it: a file that another program
+//! lengthens may be incomplete, and a shorter file may be a mistake. The log reports both
+//! (`watch.rs`).
 
 use octavo::Object;
 
@@ -10,9 +11,9 @@ use crate::suggest;
 use crate::units::human_bytes;
 
 impl Catalog {
-    /// Makes an export as long as its file or device is now, or, with a length, changes that of the
-    /// file first. Tells the guests of all exports that share the object. Returns the former length
-    /// and the new one. The error is a sentence.
+    /// Adopts the present length of an export's file or device. With a length, changes the file's
+    /// length first. Notifies the guests of all exports that share the object. Returns the former
+    /// and the new length. The error is a sentence.
     ///
     /// The lists are not locked meanwhile: a store may take long to answer.
     pub fn resize_export(
@@ -62,10 +63,11 @@ fn refuse_loss(name: &str, object: &Object, len_bytes: Option<u64>) -> Result<()
             dirty => format!(", and up to {} of dirty pages with it", human_bytes(dirty)),
         };
         return Err(format!(
-            "export \"{name}\" would become shorter: {longest} bytes -> {wanted} bytes; what lies behind is lost{dirty}; \
-             --shrink allows it"
+            "export \"{name}\" would become shorter: {longest} bytes -> {wanted} bytes; all data past the new \
+             end is lost{dirty}; --shrink allows it"
         ));
     }
-    // Should the file be cut between this look and the change, no dirty page is dropped with it.
+    // Another program may cut the file between this check and the change. Dirty pages are written
+    // back first, so that the change drops none.
     object.sync().map_err(|error| error.to_string())
 }

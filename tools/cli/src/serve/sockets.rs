@@ -103,8 +103,8 @@ fn verdict(reasons: Vec<String>) -> Page {
     Page { is_good, content_type: "text/plain; charset=utf-8", text }
 }
 
-/// Makes the folder of a socket if it is missing: all who may connect may also pass the folder. The
-/// error is a sentence.
+/// Makes the folder of a socket if it is missing. Users who may connect to the socket may also
+/// enter the folder. The error is a sentence.
 pub fn make_socket_dir(directory: &Path, limits: &Limits) -> Result<(), String> {
     let passes = |class: u32| if limits.unix_mode & class == 0 { 0 } else { class & 0o111 };
     make_open_dir(directory, 0o700 | passes(0o070) | passes(0o007), limits.unix_group)

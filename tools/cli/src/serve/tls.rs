@@ -18,7 +18,7 @@ use crate::units::human_bytes;
 /// The largest file that is read; a list of revoked certificates can be long.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// The permissions of everybody but the owner and the group.
+/// The permissions of users other than the owner and the group.
 const OF_OTHERS: u32 = 0o007;
 
 /// Certificates that can be used.
@@ -112,7 +112,7 @@ fn read(path: &Path) -> Result<Vec<u8>, (ErrorKind, String)> {
     Ok(content)
 }
 
-/// What is probably a mistake, and at which file.
+/// Warnings about probable mistakes, each with its file.
 fn doubtful<'f>(config: &Config, files: &'f [File<'f>], tls: &Tls) -> Vec<(&'f File<'f>, String)> {
     let mut doubts = Vec::new();
     let now = SystemTime::now();

@@ -178,7 +178,7 @@ queue_size = 100
 12:11: listen.nbd: address "nbd.sock": expected unix:<path> or tcp:<IP address>:<port>
 
 "unix:@/nbd.sock" -> "tcp:10.0.0.1:10809"
-12:7: listen.nbd: clients from elsewhere need TLS: add [listen.tls] with certificates = "/etc/octavo/tls", or listen at a loopback address such as "tcp:127.0.0.1:10809" and use an SSH tunnel
+12:7: listen.nbd: clients on other machines need TLS: add [listen.tls] with certificates = "/etc/octavo/tls", or listen at a loopback address such as "tcp:127.0.0.1:10809" and use an SSH tunnel
 
 "unix:@/control.sock" -> "unix:@/control.sock"
 tls = true
@@ -199,7 +199,7 @@ key = "/etc/octavo/key.pem"
 [listen.tls]
 certificate = "/etc/octavo/cert.pem"
 key = "/etc/octavo/key.pem"
-15:15: listen.tls.certificate: client_ca is missing, the authorities that sign the certificates of clients; clients without certificates are let in with verify_clients = false
+15:15: listen.tls.certificate: client_ca is missing, the authorities that sign the certificates of clients; clients without certificates are accepted with verify_clients = false
 
 "unix:@/control.sock" -> "unix:@/control.sock"
 [listen.tls]

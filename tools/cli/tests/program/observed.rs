@@ -44,7 +44,7 @@ type Known = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 /// A metric that an expression names: its labels there, with the value if it must be equal.
 type Use = (String, Vec<(String, Option<String>)>);
 
-/// What an expression uses.
+/// The names that an expression uses.
 #[derive(Debug, Default, PartialEq)]
 struct Uses {
     metrics: Vec<Use>,
@@ -109,7 +109,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// What an expression of PromQL uses. The error is a sentence.
+/// Returns the names that an expression of PromQL uses. The error is a sentence.
 fn uses(expression: &str) -> Result<Uses, String> {
     let (mut reader, mut found, mut depth) = (Reader(expression), Uses::default(), 0_i32);
     loop {

@@ -66,7 +66,7 @@ fn an_export_becomes_shorter_only_if_it_may() {
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.write(LEN - 4096, &[1; 4096]);
     let said = server.ctl_fail(1, &["export", "resize", "disk", "1MiB"]);
-    assert!(said.contains("4194304 bytes -> 1048576 bytes; what lies behind is lost"), "{said}");
+    assert!(said.contains("4194304 bytes -> 1048576 bytes; all data past the new end is lost"), "{said}");
     assert!(said.contains("--shrink"), "{said}");
     set_len(&disk, LEN / 2);
     let said = server.ctl_fail(1, &["export", "resize", "disk"]);

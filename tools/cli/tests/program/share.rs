@@ -1,4 +1,5 @@
-//! Share groups: read-only exports of one image read one set of pages, and nobody else does.
+//! Share groups: read-only exports of one image read one set of pages, which no export outside the
+//! group can read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -113,9 +114,10 @@ fn sixty_four_exports_of_one_image_take_the_memory_of_one() {
     assert!(grown < (MANY * IMAGE_BYTES / 4) as u64, "the process has grown by {grown} bytes");
 }
 
-/// The file changes while the group has the old page, and nobody else has any page of it.
+/// Another program changes the file while the group has the old page cached. Exports outside the
+/// group must read the new bytes from the file.
 #[test]
-fn nobody_outside_a_group_is_served_its_pages() {
+fn exports_outside_a_group_never_read_its_pages() {
     let directory = Directory::new();
     let image = image(&directory);
     let link = directory.join("link.raw");

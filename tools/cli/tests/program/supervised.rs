@@ -1,4 +1,4 @@
-//! The server as a service: what it tells the service manager (sd_notify(3)).
+//! The server as a service: its messages to the service manager (sd_notify(3)).
 
 use std::os::unix::net::UnixDatagram;
 
@@ -36,7 +36,7 @@ impl Manager {
 }
 
 #[test]
-fn a_service_manager_hears_of_the_start_of_every_reload_and_of_the_end() {
+fn a_service_manager_gets_messages_at_the_start_at_every_reload_and_at_the_end() {
     let directory = Directory::new();
     let (manager, mut server) = Manager::start(&directory, &[]);
     let ready = manager.wait_for("READY=1", &["RELOADING=1", "STOPPING=1", "WATCHDOG=1"]);
@@ -48,7 +48,7 @@ fn a_service_manager_hears_of_the_start_of_every_reload_and_of_the_end() {
     assert!(time.is_some_and(|time| time.parse::<u64>().is_ok_and(|time| time > 0)), "{reloading}");
     manager.wait_for("READY=1", &["RELOADING=1"]);
 
-    // A reload that is refused ends, too: the service runs on with its old configuration.
+    // A refused reload also sends `READY=1`: the service keeps its old configuration.
     std::fs::write(directory.join("octavo.toml"), "wrong").unwrap();
     server.ctl_fail(1, &["reload"]);
     manager.wait_for("RELOADING=1", &[]);
@@ -60,7 +60,7 @@ fn a_service_manager_hears_of_the_start_of_every_reload_and_of_the_end() {
 }
 
 #[test]
-fn a_watchdog_is_told_that_the_server_is_alive() {
+fn a_watchdog_gets_messages_while_the_server_is_alive() {
     let directory = Directory::new();
     let (manager, _server) = Manager::start(&directory, &[("WATCHDOG_USEC", "100000")]);
     manager.wait_for("READY=1", &["WATCHDOG=1"]);

@@ -158,7 +158,7 @@ fn certificates_that_cannot_be_used_are_named_with_their_key() {
         "octavo.toml:16:14: listen.tls.client_crl: \"@/empty\": it has no list of revoked certificates in PEM",
     );
 
-    // Doubtful, and not refused: a key that everybody can read, and an expired certificate.
+    // The check only warns about a key that every user can read, and an expired certificate.
     std::fs::set_permissions(path(key), Permissions::from_mode(0o644)).unwrap();
     let request = "openssl req -new -key server/server-key.pem -subj /CN=octavo -out old.csr && \
                    sign='openssl x509 -req -in old.csr -CA ca-cert.pem -CAkey ca-key.pem' && \

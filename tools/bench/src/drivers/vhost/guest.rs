@@ -123,7 +123,7 @@ impl Reader {
         self.reads[slot].0 = page;
     }
 
-    /// Sends what has begun, waits for at least `min` reads, and checks the pages.
+    /// Submits the reads that were begun, waits for at least `min` reads, and checks their pages.
     fn wait(&mut self, min: usize, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
         let mut time = REQUEST_MAX;
         let done = self.queue.do_io(&mut self.ended, min, Some(&mut time), None);

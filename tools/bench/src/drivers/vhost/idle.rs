@@ -1,9 +1,9 @@
 //! Idle disks: the memory and the processor time of a server with many attached disks.
 //!
 //! The server is a process of its own, `octavo serve`. Each disk is attached by libblkio and read
-//! until the cache is full, so that all of `memory_max` is resident. Then nothing is asked of the
-//! server any more. What the server has resident beyond `memory_max` is then what `memory_max` does
-//! not bound; the guests' own memory, which the server maps, is not counted.
+//! until the cache is full, so that all of `memory_max` is resident. Then the disks are idle, and
+//! the driver reads the server's resident memory: the part above `memory_max` is memory that
+//! `memory_max` does not bound. The guests' memory, which the server maps, is not counted.
 
 use std::fmt::Write;
 use std::fs::{self, File};
