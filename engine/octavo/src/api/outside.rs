@@ -1,5 +1,5 @@
-//! Changes from outside: what else has changed a store, and the cache must not go on showing the
-//! old bytes of. The caller knows of the change; the cache drops what is out of date.
+//! Changes from outside: the caller reports that a store has changed by other means, and the cache
+//! drops its outdated pages.
 //!
 //! All three calls take the steps of `lifecycle.rs`: they close the range, take or drop its pages,
 //! and open it. While the range is closed no page of it is brought in, and take waits for every

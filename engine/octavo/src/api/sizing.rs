@@ -28,16 +28,16 @@ pub struct Sizing {
     pub frames_bytes: u64,
     /// Metadata of pages, and directories.
     pub metadata_bytes: u64,
-    /// What policies and miss curves are learned in; at most 1 % of the frames.
+    /// The memory in which policies and miss curves are learned; at most 1 % of the frames.
     pub learning_bytes: u64,
-    /// What is set aside for buffers, rings and bounce pages. While more is in use, up to
+    /// Memory that is set aside for buffers, rings and bounce pages. While more is in use, up to
     /// [`CacheConfig::buffers_max_bytes`], pages have less.
     pub buffers_bytes: u64,
-    /// What is left over, because partitions have whole segments.
+    /// The remainder, because partitions have whole segments.
     pub rounding_bytes: u64,
     /// Number of partitions.
     pub partitions: u32,
-    /// What is charged to each of them: its frames, metadata and learning.
+    /// Bytes charged to each partition: its frames, metadata and learning.
     pub partition_bytes: u64,
     /// The [`PartitionConfig::max_bytes`] that gives each its share. One partition needs none.
     pub partition_max_bytes: Option<u64>,

@@ -21,7 +21,7 @@ pub struct NumaStat {
 pub struct PartitionNumaStat {
     /// The partition's name.
     pub name: String,
-    /// What the partition has on each node, in the topology's order.
+    /// The partition's segments and pages on each node, in the topology's order.
     pub nodes: Vec<NodeStat>,
     /// The strategy by which threads access other nodes' pages: the mode, or the choice of
     /// `auto`.
@@ -56,7 +56,7 @@ pub struct PartitionNumaStat {
     pub traffic: Traffic,
 }
 
-/// What a partition has on a node.
+/// A partition's segments and pages on a node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStat {
     /// Segments that belong to the node.

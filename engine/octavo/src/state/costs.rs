@@ -16,8 +16,8 @@ pub(crate) struct Costs {
     fixed_bytes: u64,
     /// The part of `fixed_bytes` in which the policy learns.
     learning_bytes: u64,
-    /// Segments that were used and no longer are. What has not gone back to the system of their
-    /// memory stays charged as a part of `fixed_bytes`.
+    /// Segments that are no longer used. The part of their memory that has not gone back to the
+    /// system stays charged as a part of `fixed_bytes`.
     left_behind: Vec<LeftBehind>,
     /// Bytes of a segment's frames, and of its metadata.
     frames_bytes: u64,

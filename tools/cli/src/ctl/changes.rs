@@ -142,7 +142,7 @@ pub struct New {
 #[derive(Args)]
 #[command(after_help = "\
 If one change is refused, none is made, and every reason is shown with its line of the file.
-What was added with octavo ctl is kept. SIGHUP does the same, without --disconnect.")]
+Exports and partitions that octavo ctl added are kept. SIGHUP does the same, without --disconnect.")]
 pub struct Reload {
     /// Disconnect clients of exports that are removed [default: refuse, and name them]
     #[arg(long, visible_alias = "force")]

@@ -93,14 +93,15 @@ impl Twin {
         });
     }
 
-    /// What is cut off is gone, and what is added reads as zeros, whatever a failed sync has
-    /// brought back.
+    /// Bytes past a new end are lost, and added bytes read as zeros, also if a failed sync has brought
+    /// old bytes back.
     pub fn set_len(&mut self, len: u64) {
         self.write(len.min(self.len()), &vec![0; len.abs_diff(self.len()) as usize], true);
         self.lens.push(len);
     }
 
-    /// What a read has shown is possible; and, unless a sync has failed, stays so.
+    /// Checks that a read returned possible bytes. Unless a sync has failed, later reads must return
+    /// the same bytes.
     pub fn read(&mut self, offset: u64, bytes: &[u8]) {
         let failed = self.failed;
         self.each(offset, bytes.len(), |sector, part, at| {
@@ -139,12 +140,12 @@ impl Twin {
         self.lens_drained += durable;
     }
 
-    /// What is in the cache alone is lost, or may be.
+    /// Bytes that only the cache has may be lost.
     pub fn forget(&mut self) {
         self.sectors.iter_mut().for_each(|sector| sector.now = 0);
     }
 
-    /// What a crash has left is possible, and is what there is now.
+    /// Checks that the image after a crash is possible, and continues from it.
     pub fn crashed(&mut self, image: &[u8]) {
         assert!(self.lens.contains(&(image.len() as u64)), "{} bytes are left", image.len());
         let len_max = self.sectors.len() * SECTOR;
