@@ -1,5 +1,5 @@
-//! [`Ring`]: what the thread of a ring does. It takes requests from the guest, gives them to the
-//! cache and reports their ends.
+//! [`Ring`]: the work of a ring's thread. It takes requests from the guest, submits them to the
+//! cache and reports their completion.
 //!
 //! A turn takes the chains that the guest has made available, submits their operations in one
 //! batch, collects completions, and signals the guest once. Only a turn in which nothing happened
@@ -46,8 +46,8 @@ use vm_memory::{Bytes, GuestAddress};
 /// The most operations of one batch.
 const BATCH_MAX: usize = 64;
 
-/// A turn signals a sleeping guest after this many ends: the guest then wakes up while the worker
-/// serves the rest of the turn. A guest that is awake asks for no signal.
+/// A turn signals a sleeping guest after this many completions: the guest then wakes up while the
+/// worker serves the rest of the turn. A guest that is awake asks for no signal.
 const TELL_EVERY: usize = 8;
 
 /// What a worker needs to begin.
@@ -71,7 +71,7 @@ pub(super) struct Start {
 struct Running {
     kind: Kind,
     timing: Timing,
-    /// Operations of the engine that have not ended.
+    /// Operations of the engine that have not completed.
     operations: u32,
     status_code: u8,
     /// The bytes of data that the device has written if the request succeeds.
@@ -80,7 +80,7 @@ struct Running {
     len_bytes: u32,
     /// The write was not asked to be durable.
     is_volatile: bool,
-    /// A flush: the writes that had ended before it.
+    /// A flush: the writes that had completed before it.
     flush: Option<u64>,
     status: GuestAddress,
     memory: Arc<Memory>,
@@ -110,7 +110,7 @@ pub(super) struct Ring {
     reads: Reads,
     batch: Vec<octavo::Request>,
     ended: Vec<Completion>,
-    /// Requests that were given back to the guest since it was last told.
+    /// Requests that were given back to the guest since the last signal.
     news: usize,
     spin: Spin,
 }
@@ -235,7 +235,7 @@ impl Ring {
         }
         self.serve_reads(&memory)?;
         if let Some((count, taken)) = self.hits.take() {
-            // Their time ends with the batch: the guest hears of all of them together.
+            // Their time ends with the batch, because one signal announces all of them.
             self.clock.begin_phase();
             (0..count).for_each(|_| self.visit.counts.ended(Kind::Read, taken, &mut self.clock, false));
         }
@@ -324,7 +324,7 @@ impl Ring {
         })
     }
 
-    /// Ends the gathered reads whose pages are resident, and begins operations for the others.
+    /// Completes the gathered reads whose pages are resident, and begins operations for the others.
     fn serve_reads(&mut self, memory: &Arc<Memory>) -> Result<(), Broken> {
         self.reads.serve(&self.visit.served.export.object, memory);
         while let Some((read, is_served)) = self.reads.next() {
@@ -434,7 +434,7 @@ impl Ring {
             self.get(head).status_code = blk::VIRTIO_BLK_S_IOERR as u8;
         }
         self.get(head).timing.note(&completion);
-        // Before the end of the request: the guest may then take its memory back.
+        // Before the guest sees the completion: it may then reuse its memory.
         drop(completion);
         let running = self.get(head);
         running.operations -= 1;
@@ -449,7 +449,7 @@ impl Ring {
         self.end(head)
     }
 
-    /// Reports the end of a request to the guest.
+    /// Reports the completion of a request to the guest.
     fn end(&mut self, head: u16) -> Result<(), Broken> {
         let running = self.running[usize::from(head)].take().expect("the request runs");
         let is_good = running.status_code == blk::VIRTIO_BLK_S_OK as u8;
@@ -499,7 +499,7 @@ impl Ring {
         }
     }
 
-    /// Signals the guest if requests have ended and it wants to know.
+    /// Signals the guest if requests have completed and the guest has asked for a signal.
     fn tell(&mut self) -> Result<(), Broken> {
         if std::mem::take(&mut self.news) == 0 {
             return Ok(());
