@@ -80,7 +80,7 @@ pub struct Setup {
     pub next: u16,
     /// Signals are asked for by index.
     pub has_event_index: bool,
-    /// Writes are durable when they end.
+    /// Writes are durable when they complete.
     pub is_durable: bool,
     /// Requests in flight are recorded, and repeated.
     pub has_record: bool,
@@ -178,7 +178,7 @@ pub struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Serves what the guest has made available until it has ended.
+    /// Serves the available requests of the guest until all have completed.
     ///
     /// # Errors
     /// Why the ring is broken.

@@ -193,7 +193,7 @@ impl Tracker {
         self.store(USED_INDEX, used_index);
     }
 
-    /// Says whether writes have ended that a flush has not made durable.
+    /// Records whether there are completed writes that no flush has made durable.
     pub fn set_unflushed(&self, is_unflushed: bool) {
         let features = self.load::<u64>(FEATURES);
         let new = if is_unflushed { features | UNFLUSHED } else { features & !UNFLUSHED };

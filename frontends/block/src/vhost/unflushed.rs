@@ -30,7 +30,7 @@ impl Unflushed {
         Unflushed { record, ended: Mutex::default() }
     }
 
-    /// Before the guest learns that a write has ended.
+    /// Called before the guest sees the completion of a write.
     pub fn note_write(&self) {
         if let Some(record) = &self.record {
             let mut ended = self.ended();
@@ -46,7 +46,7 @@ impl Unflushed {
         self.ended().writes
     }
 
-    /// After a flush has succeeded, and before the guest learns of it.
+    /// Called after a flush has succeeded, before the guest sees its completion.
     pub fn end_flush(&self, begun: u64) {
         if let Some(record) = &self.record {
             let mut ended = self.ended();

@@ -21,7 +21,7 @@ impl Alone {
         Ok((alone, resumed))
     }
 
-    /// Serves what is available until it has ended.
+    /// Serves the available requests until all have completed.
     pub fn serve(&mut self) -> Result<(), Broken> {
         let served = self.turns();
         self.settle();
