@@ -93,15 +93,15 @@ impl Twin {
         });
     }
 
-    /// Bytes past a new end are lost, and added bytes read as zeros, also if a failed sync has brought
-    /// old bytes back.
+    /// Bytes past a new end are lost, and added bytes read as zeros, also if a failed sync has
+    /// brought old bytes back.
     pub fn set_len(&mut self, len: u64) {
         self.write(len.min(self.len()), &vec![0; len.abs_diff(self.len()) as usize], true);
         self.lens.push(len);
     }
 
-    /// Checks that a read returned possible bytes. Unless a sync has failed, later reads must return
-    /// the same bytes.
+    /// Checks that a read returned possible bytes. Unless a sync has failed, later reads must
+    /// return the same bytes.
     pub fn read(&mut self, offset: u64, bytes: &[u8]) {
         let failed = self.failed;
         self.each(offset, bytes.len(), |sector, part, at| {
