@@ -200,7 +200,7 @@ impl Server {
     pub fn announce_len(&self, object: &octavo::Object) {
         for acceptor in self.shared.acceptors().iter() {
             if let Service::Vhost(disk) = &acceptor.service
-                && std::ptr::eq(disk.served.export.object.store(), object.store())
+                && disk.served.export.object.is_same(object)
             {
                 disk.tell();
             }

@@ -17,7 +17,7 @@ use crate::position::{ByteOffset, PageIndex};
 use crate::request::{Advice, Read};
 use crate::stat::ObjectStat;
 use crate::state::counters::Count;
-use crate::sync::{Ordering, lock};
+use crate::sync::{Arc, Ordering, lock};
 
 impl Object {
     /// Returns the object's name.
@@ -28,6 +28,24 @@ impl Object {
     /// Returns the store that the object reads and writes.
     pub fn store(&self) -> &Store {
         &self.inner.store
+    }
+
+    /// Returns whether both handles refer to the same object. Two objects whose stores have the
+    /// same file open are different.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let one = partition.open(Store::memory("disk", 1 << 20), "one")?;
+    /// let two = partition.open(Store::memory("disk", 1 << 20), "two")?;
+    /// assert!(one.is_same(&one.clone()));
+    /// assert!(!one.is_same(&two));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn is_same(&self, other: &Object) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Returns the object's length in bytes.

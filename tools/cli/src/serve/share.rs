@@ -78,7 +78,7 @@ impl Images {
     /// closes it.
     pub fn leave(&self, member: &str, object: &Object) -> bool {
         let mut images = lock(&self.0);
-        let Some(at) = images.iter().position(|image| is_same(&image.object, object)) else { return true };
+        let Some(at) = images.iter().position(|image| image.object.is_same(object)) else { return true };
         let members = &mut images[at].members;
         if let Some(name) = members.iter().position(|name| name == member) {
             members.remove(name);
@@ -92,13 +92,13 @@ impl Images {
 
     /// Whether exports share this object.
     pub fn has(&self, object: &Object) -> bool {
-        lock(&self.0).iter().any(|image| is_same(&image.object, object))
+        lock(&self.0).iter().any(|image| image.object.is_same(object))
     }
 
     /// Whether the store of this object is to be watched: true once for each image.
     pub fn is_to_be_watched(&self, object: &Object) -> bool {
         let mut images = lock(&self.0);
-        let image = images.iter_mut().find(|image| is_same(&image.object, object));
+        let image = images.iter_mut().find(|image| image.object.is_same(object));
         image.is_none_or(|image| !std::mem::replace(&mut image.is_watched, true))
     }
 
@@ -112,11 +112,6 @@ impl Images {
         });
         shown.collect()
     }
-}
-
-/// Whether both are handles of one object.
-fn is_same(one: &Object, other: &Object) -> bool {
-    std::ptr::eq(one.store(), other.store())
 }
 
 /// The name of an image's object, such as `debian/trixie.raw`, which no other object of the
