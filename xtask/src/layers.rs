@@ -53,7 +53,17 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "octavo-block",
         own: &["octavo", "octavo-random"],
-        others: &["libc", "log", "rustix", "rustls", "vhost", "virtio-bindings", "virtio-queue", "vm-memory"],
+        others: &[
+            "der",
+            "libc",
+            "log",
+            "rustix",
+            "rustls",
+            "vhost",
+            "virtio-bindings",
+            "virtio-queue",
+            "vm-memory",
+        ],
         tests: &["blkio", "rcgen", "tempfile", "vmm-sys-util"],
     },
     Layer { name: "octavo-draw", own: &[], others: &[], tests: &[] },
