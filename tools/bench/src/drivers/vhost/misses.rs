@@ -1,10 +1,11 @@
 //! Misses of a disk of a virtual machine, beside the engine without a guest.
 //!
 //! The file is a hundred times as large as the cache. `octavo` reads it as a guest, through a ring
-//! in shared memory. `engine` reads it through the same cache with a queue of this process, and
-//! `direct` through a ring without a cache. All check every byte.
+//! in shared memory; `octavo-poll` polls that ring before it sleeps. `engine` reads it through the
+//! same cache with a queue of this process, and `direct` through a ring without a cache. All check
+//! every byte.
 
-use octavo_block::{Server, VhostSettings};
+use octavo_block::Server;
 
 use super::guest::{Checked, Disk};
 use crate::case::{Call, Case};
@@ -19,7 +20,7 @@ use crate::turns::{Pace, Team};
 pub const DRIVER: Driver = Driver {
     name: "vhost-misses",
     purpose: "misses of a virtual machine's disk",
-    contestants: &["octavo", "engine", "direct"],
+    contestants: &["octavo", "octavo-poll", "engine", "direct"],
     scenery: &["store", "file", "policy"],
     check: |case| {
         misses::check(&Case { call: Call::Queue, contestants: Vec::new(), ..case.clone() })?;
@@ -47,6 +48,14 @@ impl Stage {
         Ok(Stage { server, file, directory })
     }
 
+    /// Attaches a disk of the server.
+    fn attach(&self, name: &str, case: &Case) -> Result<Disk, Error> {
+        let socket = self.directory.0.join(format!("{name}-{}.sock", case.name));
+        let settings = super::settings(name, 1);
+        self.server.attach("bench", &socket, settings).map_err(Error::at("octavo's server"))?;
+        Disk::attach(&socket, 1, case.depth.0)
+    }
+
     fn run(&self, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
         let (subject, scratch) = (&self.file.subject, &self.file.scratch);
         run.news(case, "filling the cache");
@@ -54,16 +63,14 @@ impl Stage {
         let pages =
             move |number, thread| stream::pages(&case.workload, scratch.pages(), seed(number, thread));
         misses::fill(subject, depth, pages(case.contestants.len(), 0)?)?;
-        let socket = self.directory.0.join(format!("{}.sock", case.name));
-        self.server
-            .attach("bench", &socket, VhostSettings::default())
-            .map_err(Error::at("octavo's server"))?;
-        let disk = Disk::attach(&socket, 1, depth)?;
-        let teams = case.contestants.iter().enumerate().map(|(number, name)| {
-            let disk = &disk;
-            match name.as_str() {
-                "octavo" => Team::new(name, move |thread| disk.reader(pages(number, thread)?, Checked::Page)),
-                "engine" => Team::new(name, move |thread| {
+        let disk_of = |name: &String| name.starts_with("octavo").then(|| self.attach(name, case)).transpose();
+        let disks = case.contestants.iter().map(disk_of).collect::<Result<Vec<_>, Error>>()?;
+        let teams = case.contestants.iter().zip(&disks).enumerate().map(|(number, (name, disk))| {
+            match (disk, name.as_str()) {
+                (Some(disk), _) => {
+                    Team::new(name, move |thread| disk.reader(pages(number, thread)?, Checked::Page))
+                }
+                (None, "engine") => Team::new(name, move |thread| {
                     Queued::<false>::new(subject, depth, pages(number, thread)?)
                 }),
                 _ => Team::new(name, move |thread| {

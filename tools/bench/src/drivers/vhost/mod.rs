@@ -119,9 +119,9 @@ impl Servers {
             let _ = std::fs::remove_file(&socket);
             running.push(start_qemu(name, program, &socket, &self.directory.0.join("file.raw"), queues)?);
         } else if !socket.exists() {
-            let poll = if name == "octavo-poll" { POLL } else { Duration::ZERO };
-            let settings = VhostSettings { queues: queues as u16, poll, ..VhostSettings::default() };
-            self.server.attach("bench", &socket, settings).map_err(Error::at("octavo's server"))?;
+            self.server
+                .attach("bench", &socket, settings(name, queues))
+                .map_err(Error::at("octavo's server"))?;
         }
         Disk::attach(&socket, queues, case.depth.0)
     }
@@ -169,6 +169,12 @@ impl Servers {
             })
         })
     }
+}
+
+/// Returns the settings of a disk of Octavo's server.
+fn settings(name: &str, queues: usize) -> VhostSettings {
+    let poll = if name == "octavo-poll" { POLL } else { Duration::ZERO };
+    VhostSettings { queues: queues as u16, poll, ..VhostSettings::default() }
 }
 
 /// The work of a thread that has no queue.
