@@ -17,6 +17,7 @@ mod jobs;
 mod kernel;
 mod layers;
 mod miri;
+mod models;
 mod step;
 mod steps;
 mod testing;

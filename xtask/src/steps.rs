@@ -7,10 +7,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::cargo::{cargo, command, listed, succeeds, target_of, with_cfg};
+use crate::cargo::{cargo, command, succeeds, target_of, with_cfg};
 use crate::jobs::{self, Job};
 use crate::step::{Outcome, Step};
-use crate::{dependencies, guest, instructions, layers, miri, testing, tidy};
+use crate::{dependencies, guest, instructions, layers, miri, models, testing, tidy};
 
 const FMT: Step = Step { name: "fmt", purpose: "the code is formatted", run: fmt };
 const TIDY: Step = Step {
@@ -210,24 +210,10 @@ fn ways(root: &Path) -> Outcome {
 }
 
 fn loom(root: &Path) -> Outcome {
-    under("loom", root, &["-p", "octavo-table", "-p", "octavo-message", "--lib"])
+    models::run("loom", root, &["-p", "octavo-table", "-p", "octavo-message", "--lib"])
 }
 
 fn shuttle(root: &Path) -> Outcome {
     let packages = ["-p", "octavo-table", "-p", "octavo-disk", "-p", "octavo-message", "-p", "octavo"];
-    under("shuttle", root, &[&packages[..], &["--lib", "--tests"]].concat())
-}
-
-/// Runs the tests that exist under a model checker's `--cfg`. A warning in these tests is an error,
-/// as everywhere else.
-fn under(checker: &str, root: &Path, packages: &[&str]) -> Outcome {
-    let arguments = [&["test", "--profile", "models", "--locked"], packages].concat();
-    let flags = with_cfg(checker) + " -D warnings";
-    let environment = [("RUSTFLAGS", flags), ("CARGO_TARGET_DIR", target_of(root, checker))];
-    let mut list = command(root, &arguments, &environment);
-    match listed(list.args(["--", "--list"])) {
-        Ok(tests) => println!("{} models", tests.len()),
-        Err(why) => return Outcome::Failed(format!("under --cfg {checker}: {why}")),
-    }
-    cargo(root, &arguments, &environment)
+    models::run("shuttle", root, &[&packages[..], &["--lib", "--tests"]].concat())
 }
