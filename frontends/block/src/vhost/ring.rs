@@ -200,9 +200,7 @@ impl Ring {
     fn serve(&mut self) -> Result<(), Broken> {
         loop {
             let is_stopping = self.orders.stopping.load(SeqCst);
-            if self.orders.is_memory_new.swap(false, SeqCst) {
-                self.memory = lock(&self.orders.memory).clone();
-            }
+            self.renew_memory();
             let mut any = !is_stopping && self.take()?;
             any |= self.collect(0)?;
             self.tell()?;
@@ -218,16 +216,31 @@ impl Ring {
         }
     }
 
+    /// Takes the memory that the VMM has set, if it is new. Returns whether it is.
+    fn renew_memory(&mut self) -> bool {
+        let is_new = self.orders.is_memory_new.load(SeqCst) && self.orders.is_memory_new.swap(false, SeqCst);
+        if is_new {
+            self.memory = lock(&self.orders.memory).clone();
+        }
+        is_new
+    }
+
     /// Takes the chains that are available. Returns whether there were any.
     fn take(&mut self) -> Result<bool, Broken> {
         let mut any = false;
         self.clock.begin_phase();
         // Not until the ring is empty: a guest could fill it for ever.
-        let memory = self.memory.clone();
+        let mut memory = self.memory.clone();
         for _ in 0..BATCH_MAX {
             let next = self.ring.iter(memory.guest()).map(|mut heads| heads.next());
-            let Some(chain) = next.map_err(|_| Broken("the available ring is not a ring"))? else { break };
-            self.begin(&memory, chain.head_index(), true)?;
+            let next = next.map_err(|_| Broken("the available ring is not a ring"))?;
+            let Some(head) = next.map(|chain| chain.head_index()) else { break };
+            // After the chain was seen: the guest may use memory that the VMM has just added.
+            if self.renew_memory() {
+                self.serve_reads(&memory)?;
+                memory = self.memory.clone();
+            }
+            self.begin(&memory, head, true)?;
             if self.reads.is_full() {
                 self.serve_reads(&memory)?;
             }
