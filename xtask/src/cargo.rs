@@ -35,19 +35,24 @@ pub fn succeeds(command: &mut Command) -> bool {
 /// Returns the names of the tests that a command lists. An empty list is an error, because a run of
 /// no tests would pass.
 pub fn listed(list: &mut Command) -> Result<Vec<String>, String> {
-    let output =
-        list.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("the build failed: {}", output.status));
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let tests: Vec<String> =
-        text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
+    let tests = tests_of(list)?;
     if tests.is_empty() {
         Err("cargo lists no tests, so the run would check nothing".into())
     } else {
         Ok(tests)
     }
+}
+
+/// Returns the names of the tests that a command lists, of which there may be none.
+pub fn tests_of(list: &mut Command) -> Result<Vec<String>, String> {
+    let name = list.get_program().display().to_string();
+    let output =
+        list.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot run {name}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{name} cannot list its tests: {}", output.status));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }
 
 /// Returns the compiler flags from the environment, with a `--cfg` appended.
@@ -65,13 +70,10 @@ pub fn target_of(root: &Path, name: &str) -> String {
 }
 
 /// Builds tests; returns cargo's messages about its artifacts.
-pub fn build(root: &Path, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Value>, String> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--no-run", "--locked", "--message-format", "json-render-diagnostics"]);
-    cargo.args(arguments).current_dir(root).stderr(Stdio::inherit());
-    if let Some(flags) = flags {
-        cargo.env("RUSTFLAGS", flags);
-    }
+pub fn build(root: &Path, arguments: &[&str], environment: &[(&str, String)]) -> Result<Vec<Value>, String> {
+    let options = ["test", "--no-run", "--locked", "--message-format", "json-render-diagnostics"];
+    let mut cargo = command(root, &[&options[..], arguments].concat(), environment);
+    cargo.stderr(Stdio::inherit());
     let output = cargo.output().map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
         return Err(format!("cargo test --no-run {}: {}", arguments.join(" "), output.status));

@@ -139,7 +139,7 @@ fn archive(root: &Path) -> Result<Vec<u8>, String> {
     // 1. The tests of the engine, which need no libraries.
     add(&mut archive, Path::new("engine"), &engine_tests(root)?)?;
     // 2. The tests of the program, which expect it at its build path, with a folder for files.
-    let built = build(root, &["--workspace"], None)?;
+    let built = build(root, &["--workspace"], &[])?;
     let tests = executable(&built, "program").ok_or("cargo built no tests of the program")?;
     let octavo = executable(&built, "octavo").ok_or("cargo built no octavo")?;
     for (path, from) in [(Path::new("program"), &tests), (octavo.as_path(), &octavo)] {
@@ -172,7 +172,8 @@ fn engine_tests(root: &Path) -> Result<PathBuf, String> {
         println!("rustup cannot add {MUSL}: the tests are linked statically with glibc instead");
         (GNU, format!("{flags} -C target-feature=+crt-static"))
     };
-    let built = build(root, &["-p", "octavo", "--test", "engine", "--target", target], Some(&flags))?;
+    let built =
+        build(root, &["-p", "octavo", "--test", "engine", "--target", target], &[("RUSTFLAGS", flags)])?;
     executable(&built, "engine").ok_or_else(|| "cargo built no tests of the engine".into())
 }
 

@@ -6,11 +6,11 @@
 //! others there, because the step is broken for the whole process.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::cargo::{command, target_of, with_cfg};
+use crate::cargo::{build, target_of, tests_of, with_cfg};
 use crate::jobs::{self, Job};
 use crate::step::Outcome;
 
@@ -34,31 +34,24 @@ pub fn run(checker: &str, root: &Path, packages: &[&str]) -> Outcome {
 /// Builds the tests. Returns a job for each. An empty list is an error, because a run of no tests
 /// would pass.
 fn jobs_of(checker: &str, root: &Path, packages: &[&str]) -> Result<Vec<Job>, String> {
-    let options = ["test", "--no-run", "--profile", "models", "--locked"];
-    let arguments = [&options[..], &["--message-format", "json-render-diagnostics"], packages].concat();
     let flags = with_cfg(checker) + " -D warnings";
     let environment = [("RUSTFLAGS", flags), ("CARGO_TARGET_DIR", target_of(root, checker))];
-    let mut build = command(root, &arguments, &environment);
-    let output = build.stderr(Stdio::inherit()).output().map_err(|error| format!("cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("the build failed: {}", output.status));
-    }
+    let built = build(root, &[&["--profile", "models"], packages].concat(), &environment)?;
     let mut jobs = Vec::new();
-    for (program, folder) in programs(&String::from_utf8_lossy(&output.stdout)) {
+    for (program, folder) in programs(&built) {
+        // Some programs have no tests under a model checker.
+        let tests = tests_of(Command::new(&program).arg("--list"))?;
         jobs.extend(
-            listed(&program)?
-                .into_iter()
-                .map(|test| Job { command: model(&program, &folder, &test), name: test }),
+            tests.into_iter().map(|test| Job { command: model(&program, &folder, &test), name: test }),
         );
     }
     if jobs.is_empty() { Err("there are no models, so the run would check nothing".into()) } else { Ok(jobs) }
 }
 
 /// Returns the path of each test program and the folder of its package, from cargo's messages.
-fn programs(messages: &str) -> Vec<(PathBuf, PathBuf)> {
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    messages
-        .filter(|message| message["profile"]["test"] == true)
+fn programs(built: &[Value]) -> Vec<(PathBuf, PathBuf)> {
+    let tests = built.iter().filter(|message| message["profile"]["test"] == true);
+    tests
         .filter_map(|message| {
             let manifest = Path::new(message["manifest_path"].as_str()?);
             Some((PathBuf::from(message["executable"].as_str()?), manifest.parent()?.to_path_buf()))
@@ -73,17 +66,6 @@ fn model(program: &Path, folder: &Path, test: &str) -> Command {
     command
 }
 
-/// Returns the tests of a program; some programs have none under a model checker.
-fn listed(program: &Path) -> Result<Vec<String>, String> {
-    let output = Command::new(program).arg("--list").output();
-    let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
-    if !output.status.success() {
-        return Err(format!("{} --list: {}", program.display(), output.status));
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +78,7 @@ mod tests {
             r#"{"profile":{"test":true},"executable":null,"manifest_path":"/r/disk/Cargo.toml"}"#,
             r#"{"reason":"build-finished","success":true}"#,
         ];
-        assert_eq!(programs(&messages.join("\n")), [("/t/table-1".into(), "/r/table".into())]);
+        let built = messages.map(|message| serde_json::from_str(message).unwrap());
+        assert_eq!(programs(&built), [("/t/table-1".into(), "/r/table".into())]);
     }
 }

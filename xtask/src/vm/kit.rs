@@ -35,7 +35,7 @@ impl Kit {
             other => return Err(other),
         }
         let program = PathBuf::from(target_of(root, "debug/octavo"));
-        let built = build(root, &["-p", "octavo-block", "--test", "vhost"], None).map_err(Outcome::Failed)?;
+        let built = build(root, &["-p", "octavo-block", "--test", "vhost"], &[]).map_err(Outcome::Failed)?;
         let hostile = executable(&built, "vhost");
         let hostile = hostile.ok_or_else(|| Outcome::Failed("cargo built no tests of vhost-user".into()))?;
         // Short: the path of a socket has at most 107 bytes.
