@@ -214,3 +214,106 @@ impl Socketed {
         super::serve(&self.disk, &connection(stream), &Journal::default()).to_string()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    /// Enough for a batch of three descriptors each.
+    const SIZE: u16 = 256;
+    const BATCH: u16 = 60;
+    const AVAILABLE: u64 = 0x4000;
+    const USED: u64 = 0x5000;
+    const HEADERS: u64 = 0x1_0000;
+    const OLD: u64 = 1 << 20;
+    /// Where the new memory lies: for the guest, and in the file.
+    const NEW: (u64, u64) = (4 << 20, OLD);
+    const PAGE: u64 = 4096;
+
+    struct Driver {
+        file: File,
+        available: u16,
+    }
+
+    impl Driver {
+        fn put(&self, at: u64, bytes: &[u8]) {
+            self.file.write_all_at(bytes, at).unwrap();
+        }
+
+        fn used(&self) -> u16 {
+            let mut bytes = [0; 2];
+            self.file.read_exact_at(&mut bytes, USED + 2).unwrap();
+            u16::from_le_bytes(bytes)
+        }
+
+        /// Describes a read of the first page to this address.
+        fn describe(&self, request: u16, to: u64) {
+            let (head, header) = (3 * request, HEADERS + 64 * u64::from(request));
+            // The type and the sector are 0.
+            self.put(header, &[0; 16]);
+            let pieces = [(header, 16, 1), (to, PAGE as u32, 1 | 2), (header + 16, 1, 2)];
+            for (number, (at, len, flags)) in (head..).zip(pieces) {
+                let descriptor = u128::from(at)
+                    | u128::from(len) << 64
+                    | u128::from(flags as u16) << 96
+                    | u128::from(number + 1) << 112;
+                self.put(16 * u64::from(number), &descriptor.to_le_bytes());
+            }
+        }
+
+        fn offer(&mut self, requests: std::ops::Range<u16>) {
+            for request in requests {
+                let place = AVAILABLE + 4 + 2 * u64::from(self.available % SIZE);
+                self.put(place, &(3 * request).to_le_bytes());
+                self.available = self.available.wrapping_add(1);
+            }
+            self.put(AVAILABLE + 2, &self.available.to_le_bytes());
+        }
+    }
+
+    /// A disk once broke because its ring looked for new memory only before it looked for requests:
+    /// a VMM added memory in between, and the guest used it.
+    #[test]
+    fn memory_may_be_added_and_used_while_a_ring_takes_requests() {
+        let mut guest = Guest::new(&[(0, OLD)], 1 << 20, SIZE);
+        guest.object().read_at(0, &mut [0; PAGE as usize]).unwrap();
+        guest.file.set_len(OLD + PAGE).unwrap();
+        let place = Place { guest_address: NEW.0, len_bytes: PAGE, vmm_address: NEW.0, file_offset: NEW.1 };
+        let old = guest.memory.clone();
+        let both = Arc::new(old.with(place, guest.file.try_clone().unwrap()).unwrap());
+        let mut driver = Driver { file: guest.file.try_clone().unwrap(), available: 0 };
+        (0..BATCH).for_each(|request| driver.describe(request, 0x8_0000));
+        driver.describe(BATCH, NEW.0);
+        let setup = Setup {
+            size: SIZE,
+            descriptors: 0,
+            available: AVAILABLE,
+            used: USED,
+            next: 0,
+            has_event_index: false,
+            is_durable: true,
+            has_record: false,
+        };
+        let mut ring = guest.ring(&setup).unwrap();
+        let orders = ring.alone.as_ref().unwrap().orders();
+        for round in 0..300 {
+            orders.set_memory(old.clone());
+            let before = driver.used();
+            driver.offer(0..BATCH);
+            std::thread::scope(|scope| {
+                let meanwhile = scope.spawn(|| {
+                    while driver.used() == before {
+                        std::hint::spin_loop();
+                    }
+                    orders.set_memory(both.clone());
+                    driver.offer(BATCH..BATCH + 1);
+                });
+                assert_eq!(ring.serve(), Ok(()), "round {round}");
+                meanwhile.join().unwrap();
+            });
+            assert_eq!(ring.serve(), Ok(()), "round {round}");
+            assert_eq!(driver.used(), driver.available, "round {round}");
+        }
+    }
+}

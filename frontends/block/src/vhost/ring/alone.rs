@@ -49,6 +49,11 @@ impl Alone {
         }
     }
 
+    #[cfg(test)]
+    pub fn orders(&self) -> std::sync::Arc<super::Orders> {
+        self.0.orders.clone()
+    }
+
     /// Returns the queue, for the next ring.
     pub fn into_queue(self) -> Queue {
         self.0.queue
