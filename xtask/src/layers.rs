@@ -66,6 +66,12 @@ const LAYERS: &[Layer] = &[
         ],
         tests: &["blkio", "rcgen", "tempfile", "vmm-sys-util"],
     },
+    Layer {
+        name: "octavo-fuse",
+        own: &["octavo", "octavo-random"],
+        others: &["libc", "log", "rustix", "zerocopy"],
+        tests: &["tempfile"],
+    },
     Layer { name: "octavo-draw", own: &[], others: &[], tests: &[] },
     Layer {
         name: "octavo-bench",

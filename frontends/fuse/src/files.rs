@@ -1,0 +1,472 @@
+//! [`Files`]: the regular files whose pages are cached, each with its object. A file keeps its
+//! object, and so its pages, after its last close, until other files need its descriptors.
+//!
+//! Rules:
+//! - **F1** A length changes under `File::length`. An extending write lengthens the object, writes,
+//!   and then raises `File::visible`; reads end there, so no reader sees the zeros in between.
+//! - **F2** A file is idle while it has no handles. Idle files are closed, the longest idle first,
+//!   when there are more than `files_max`.
+//! - **F3** When a file is opened that has no handle, its stamp is compared: if another program has
+//!   changed the file since the last close, all its pages are dropped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File as LowerFile;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use octavo::disk::{OpenOptions, Store};
+use octavo::{Object, Partition};
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+
+use crate::errors::errno_of;
+use crate::lower::{self, Key, Stamp};
+use crate::nodes::Node;
+
+/// A regular file whose pages are cached.
+pub struct File {
+    key: Key,
+    held: RwLock<Held>,
+    /// F1.
+    length: Mutex<()>,
+    visible: AtomicU64,
+    /// This mount has changed the file since its stamp was taken.
+    is_changed: AtomicBool,
+    stamp: Mutex<Stamp>,
+}
+
+struct Held {
+    object: Object,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A file's object, which stays open while this lives.
+pub struct ObjectOf<'f>(RwLockReadGuard<'f, Held>);
+
+impl std::ops::Deref for ObjectOf<'_> {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        &self.0.object
+    }
+}
+
+impl File {
+    /// Returns the object. Do not keep it across calls that may replace it.
+    pub fn object(&self) -> ObjectOf<'_> {
+        ObjectOf(self.held.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The length that readers see (F1).
+    pub fn len_bytes(&self) -> u64 {
+        // Relaxed: the kernel orders a read behind the reply to the write that lengthened the file.
+        self.visible.load(Relaxed)
+    }
+
+    /// Notes that this mount changes the file.
+    pub fn note_change(&self) {
+        if !self.is_changed.load(Relaxed) {
+            self.is_changed.store(true, Relaxed);
+        }
+    }
+
+    /// Writes bytes that end past the file's end (F1). `None` as the offset appends them.
+    ///
+    /// # Errors
+    /// ENOSPC and others, of the lower file system.
+    pub fn extend(&self, offset: Option<u64>, bytes: &[u8]) -> Result<(), Errno> {
+        let _length = lock(&self.length);
+        let object = self.object();
+        let before = self.len_bytes();
+        let offset = offset.unwrap_or(before);
+        let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?;
+        if end > before {
+            object.set_len_bytes(end).map_err(|error| length_errno(&error))?;
+        }
+        let written = object.write_at(offset, bytes).map_err(|error| errno_of(&error));
+        if let Err(errno) = written {
+            if end > before {
+                // As if the write had not begun.
+                let _ = object.set_len_bytes(before);
+            }
+            return Err(errno);
+        }
+        self.visible.fetch_max(end, Relaxed);
+        Ok(())
+    }
+
+    /// Writes bytes that lie in the file.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        match self.object().write_at(offset, bytes) {
+            // The file was cut meanwhile.
+            Err(octavo::Error::PastEnd { .. }) => self.extend(Some(offset), bytes),
+            written => written.map_err(|error| errno_of(&error)),
+        }
+    }
+
+    /// Changes the length.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn set_len_bytes(&self, len: u64) -> Result<(), Errno> {
+        let _length = lock(&self.length);
+        let object = self.object();
+        if len < self.len_bytes() {
+            self.visible.store(len, Relaxed);
+        }
+        let set = object.set_len_bytes(len).map_err(|error| length_errno(&error));
+        self.visible.store(object.len_bytes(), Relaxed);
+        set
+    }
+
+    /// Runs `change`, which changes the lower file behind the cache, and drops the pages of the
+    /// range after it. All that was written before is in the lower file when `change` runs.
+    ///
+    /// # Errors
+    /// Those of `change`, and of writing back.
+    pub fn change_below<T>(
+        &self,
+        offset: u64,
+        len: u64,
+        change: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let _length = lock(&self.length);
+        let object = self.object();
+        self.note_change();
+        object.sync().map_err(|error| errno_of(&error))?;
+        let changed = change();
+        let adopted = object.adopt_len_bytes().map_err(|error| errno_of(&error));
+        let dropped = object.invalidate(offset, len.min(u64::MAX - offset)).map_err(|error| errno_of(&error));
+        self.visible.store(object.len_bytes(), Relaxed);
+        let result = changed?;
+        adopted.and(dropped).map(|_| result)
+    }
+
+    /// Writes dirty pages to the lower file, if there may be any.
+    ///
+    /// # Errors
+    /// EIO and others, of the lower file system.
+    pub fn settle(&self) -> Result<(), Errno> {
+        let object = self.object();
+        match object.stat().dirty_bytes {
+            0 => Ok(()),
+            _ => object.sync().map_err(|error| errno_of(&error)),
+        }
+    }
+
+    /// Returns the error of an earlier write-back, if there was one.
+    ///
+    /// # Errors
+    /// EIO: written bytes may be lost.
+    pub fn check(&self) -> Result<(), Errno> {
+        let stat = self.object().stat();
+        if stat.failed { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// Makes all that was written durable.
+    ///
+    /// # Errors
+    /// EIO and others, of the lower file system: written bytes may be lost.
+    pub fn sync(&self) -> Result<(), Errno> {
+        self.object().sync().map_err(|error| errno_of(&error))
+    }
+
+    /// F3.
+    fn look(&self, node: &Node) -> Result<(), Errno> {
+        let now = Stamp::of(&lower::stat(&node.place)?);
+        let mut stamp = lock(&self.stamp);
+        let is_ours = self.is_changed.swap(false, Relaxed);
+        if *stamp != now && !is_ours {
+            let _length = lock(&self.length);
+            let object = self.object();
+            object.start_generation().map_err(|error| errno_of(&error))?;
+            self.visible.store(object.len_bytes(), Relaxed);
+        }
+        *stamp = now;
+        Ok(())
+    }
+
+    /// Takes the stamp again after this mount has changed the file.
+    fn restamp(&self, node: &Node) {
+        if self.is_changed.load(Relaxed)
+            && let Ok(stat) = lower::stat(&node.place)
+        {
+            *lock(&self.stamp) = Stamp::of(&stat);
+            self.is_changed.store(false, Relaxed);
+        }
+    }
+}
+
+fn length_errno(error: &octavo::Error) -> Errno {
+    match error {
+        octavo::Error::Config(_) => Errno::FBIG,
+        other => errno_of(other),
+    }
+}
+
+/// Chooses the partition of a file by its path below the mount's root.
+pub type Chooser = dyn Fn(&Path, &OwnedFd) -> Option<Partition> + Send + Sync;
+
+#[derive(Default)]
+struct Table {
+    files: HashMap<Key, Arc<Entry>>,
+    /// F2: idle files, in the order in which they became idle.
+    idle: BTreeMap<u64, Arc<Entry>>,
+    next: u64,
+}
+
+/// A file in the table. Lock order: its state, then the table.
+struct Entry {
+    file: Arc<File>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    handles: usize,
+    /// Its place among the idle files.
+    idle: Option<u64>,
+    /// It has left the table, or is about to.
+    is_closed: bool,
+}
+
+/// All files of a mount whose pages are cached.
+pub struct Files {
+    table: Mutex<Table>,
+    files_max: usize,
+    direct: bool,
+    chooser: Box<Chooser>,
+    root: PathBuf,
+}
+
+impl Files {
+    pub fn new(root: PathBuf, files_max: usize, direct: bool, chooser: Box<Chooser>) -> Files {
+        Files { table: Mutex::default(), files_max, direct, chooser, root }
+    }
+
+    /// Opens a file for a handle.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn open(&self, node: &Node, for_writing: bool) -> Result<Arc<File>, Errno> {
+        self.open_as(node, for_writing, None)
+    }
+
+    /// Opens a file that was just made: its descriptor may write it, whatever its mode says.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_created(&self, node: &Node, created: OwnedFd) -> Result<Arc<File>, Errno> {
+        self.open_as(node, true, Some(created))
+    }
+
+    fn open_as(
+        &self,
+        node: &Node,
+        for_writing: bool,
+        mut created: Option<OwnedFd>,
+    ) -> Result<Arc<File>, Errno> {
+        loop {
+            let entry = lock(&self.table).files.get(&node.key).cloned();
+            let entry = match entry {
+                Some(entry) => entry,
+                None => self.add(node, for_writing, created.take())?,
+            };
+            let mut state = lock(&entry.state);
+            // Its last bytes are written before it leaves the table, so the next look finds them.
+            if state.is_closed {
+                continue;
+            }
+            if state.handles == 0 {
+                entry.file.look(node)?;
+            }
+            self.make_writable(&entry.file, node, for_writing)?;
+            state.handles += 1;
+            if let Some(place) = state.idle.take() {
+                lock(&self.table).idle.remove(&place);
+            }
+            return Ok(entry.file.clone());
+        }
+    }
+
+    /// Adds a file without handles, which is not idle. Returns the file that is in the table then.
+    fn add(&self, node: &Node, for_writing: bool, created: Option<OwnedFd>) -> Result<Arc<Entry>, Errno> {
+        let (object, stamp) = self.make_object(node, for_writing, created)?;
+        let visible = AtomicU64::new(object.len_bytes());
+        let file = Arc::new(File {
+            key: node.key,
+            held: RwLock::new(Held { object }),
+            length: Mutex::default(),
+            visible,
+            is_changed: AtomicBool::new(false),
+            stamp: Mutex::new(stamp),
+        });
+        let entry = Arc::new(Entry { file, state: Mutex::default() });
+        let mut table = lock(&self.table);
+        if let Some(other) = table.files.get(&node.key).cloned() {
+            // Another thread was faster. This object has read nothing.
+            drop(table);
+            let _ = entry.file.object().close();
+            return Ok(other);
+        }
+        table.files.insert(node.key, entry.clone());
+        drop(table);
+        self.close_surplus();
+        Ok(entry)
+    }
+
+    /// F2.
+    fn close_surplus(&self) {
+        loop {
+            let mut table = lock(&self.table);
+            if table.files.len() <= self.files_max {
+                return;
+            }
+            let Some((_, entry)) = table.idle.pop_first() else { return };
+            drop(table);
+            self.close_idle(&entry);
+        }
+    }
+
+    /// Closes a file if it has no handles.
+    fn close_idle(&self, entry: &Arc<Entry>) {
+        let mut state = lock(&entry.state);
+        if state.handles > 0 || state.is_closed {
+            return;
+        }
+        let object = entry.file.object();
+        if let Err(error) = object.close() {
+            log::error!("{}: its last bytes could not be written: {error}", object.name());
+            object.abandon();
+        }
+        state.is_closed = true;
+        let mut table = lock(&self.table);
+        state.idle.take().map(|place| table.idle.remove(&place));
+        table.files.remove(&entry.file.key);
+    }
+
+    fn make_object(
+        &self,
+        node: &Node,
+        for_writing: bool,
+        created: Option<OwnedFd>,
+    ) -> Result<(Object, Stamp), Errno> {
+        let opened = created.map_or_else(|| lower::open_again(&node.place, OFlags::RDWR), Ok);
+        let (lower, read_only) = match opened {
+            Ok(lower) => (lower, false),
+            Err(errno) if for_writing => return Err(errno),
+            Err(_) => (lower::open_again(&node.place, OFlags::RDONLY)?, true),
+        };
+        let stamp = Stamp::of(&lower::stat(&lower)?);
+        let path = lower::path_of(&node.place)?;
+        let path = path.strip_prefix(&self.root).unwrap_or(&path);
+        let partition = (self.chooser)(path, &node.place).ok_or(Errno::NOMEM)?;
+        let name = display_name(path);
+        let options = OpenOptions { read_only, direct: self.direct, lock: false, create_len_bytes: None };
+        let store = Store::from_file(&name, LowerFile::from(lower), &options).map_err(|error| {
+            log::warn!("{name}: {error}");
+            Errno::IO
+        })?;
+        let object = partition.open(store, &name).map_err(|error| {
+            log::warn!("{name}: {error}");
+            Errno::NFILE
+        })?;
+        Ok((object, stamp))
+    }
+
+    /// Replaces an object that can only be read.
+    fn make_writable(&self, file: &File, node: &Node, for_writing: bool) -> Result<(), Errno> {
+        if !for_writing || !file.object().read_only() {
+            return Ok(());
+        }
+        let _length = lock(&file.length);
+        let (object, _) = self.make_object(node, true, None)?;
+        let mut held = file.held.write().unwrap_or_else(PoisonError::into_inner);
+        let _ = held.object.close();
+        held.object = object;
+        Ok(())
+    }
+
+    /// Returns a file that is cached, whether it has handles or not.
+    pub fn find(&self, key: Key) -> Option<Arc<File>> {
+        lock(&self.table).files.get(&key).map(|entry| entry.file.clone())
+    }
+
+    /// Returns the file of a node, if it is cached.
+    pub fn find_regular(&self, node: &Node) -> Option<Arc<File>> {
+        (node.kind == FileType::RegularFile).then(|| self.find(node.key))?
+    }
+
+    /// Gives a handle of a file back.
+    pub fn close(&self, node: &Node) {
+        let Some(entry) = lock(&self.table).files.get(&node.key).cloned() else { return };
+        let mut state = lock(&entry.state);
+        state.handles -= 1;
+        if state.handles > 0 {
+            return;
+        }
+        entry.file.restamp(node);
+        let is_removed = lower::stat(&node.place).is_ok_and(|stat| stat.stx_nlink == 0);
+        if !is_removed {
+            let mut table = lock(&self.table);
+            table.next += 1;
+            let place = table.next;
+            state.idle = Some(place);
+            table.idle.insert(place, entry.clone());
+        }
+        drop(state);
+        if is_removed {
+            self.close_idle(&entry);
+        }
+        self.close_surplus();
+    }
+
+    /// Closes a file without handles: its last name was removed.
+    pub fn drop_idle(&self, key: Key) {
+        let entry = lock(&self.table).files.get(&key).cloned();
+        if let Some(entry) = entry {
+            self.close_idle(&entry);
+        }
+    }
+
+    /// Makes everything durable, and closes all files. Returns the errors of those that could not
+    /// be written.
+    pub fn close_everything(&self) -> Vec<String> {
+        let entries: Vec<_> = {
+            let mut table = lock(&self.table);
+            table.idle.clear();
+            table.files.drain().map(|(_, entry)| entry).collect()
+        };
+        let mut failed = Vec::new();
+        for entry in entries {
+            let object = entry.file.object();
+            if let Err(error) = object.close() {
+                failed.push(error.to_string());
+                object.abandon();
+            }
+        }
+        failed
+    }
+
+    /// The number of files whose pages are cached.
+    pub fn count(&self) -> usize {
+        lock(&self.table).files.len()
+    }
+}
+
+/// Returns a name that the engine accepts: the path, with `?` for what would not be visible.
+fn display_name(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let visible = |character: char| if octavo::is_visible(character) { character } else { '?' };
+    let name: String = text.chars().map(visible).collect();
+    let levels = name.split('/').count().saturating_sub(60);
+    name.trim().splitn(levels + 1, '/').last().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,120 @@
+//! [`Fs`]: a mount's nodes, files and handles, and what all its threads share. Not here: what each
+//! request does (`operations/`).
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use rustix::fs::Statx;
+use rustix::io::Errno;
+
+use crate::files::{Chooser, Files};
+use crate::handles::Handles;
+use crate::lower;
+use crate::nodes::{Node, Nodes};
+use crate::wire::{Attr, AttrOut, EntryOut};
+
+/// How the mount behaves.
+#[derive(Clone, Debug)]
+pub struct Behaviour {
+    /// How long the kernel may keep names and attributes.
+    pub valid: Duration,
+    /// The kernel may keep names that do not exist, too.
+    pub keeps_absence: bool,
+    /// No writes.
+    pub read_only: bool,
+    /// Most files whose pages are kept; a file takes two descriptors.
+    pub files_max: usize,
+    /// Bypass the kernel's page cache below.
+    pub direct: bool,
+}
+
+/// What all threads of a mount share.
+pub struct Fs {
+    pub nodes: Nodes,
+    pub files: Files,
+    pub handles: Handles,
+    pub behaviour: Behaviour,
+    pub is_stopping: AtomicBool,
+}
+
+impl Fs {
+    /// Begins with the root directory.
+    ///
+    /// # Errors
+    /// Those of `stat`.
+    pub fn new(
+        root: OwnedFd,
+        path: PathBuf,
+        behaviour: Behaviour,
+        chooser: Box<Chooser>,
+    ) -> Result<Fs, Errno> {
+        let stat = lower::stat(&root)?;
+        Ok(Fs {
+            nodes: Nodes::new(root, &stat),
+            files: Files::new(path, behaviour.files_max, behaviour.direct, chooser),
+            handles: Handles::default(),
+            behaviour,
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Looks up an entry of a directory, and counts the lookup.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn look_up(&self, parent: &Node, name: &OsStr) -> Result<(Arc<Node>, Statx), Errno> {
+        let stat = lower::stat_at(&parent.place, name)?;
+        if let Some(node) = self.nodes.enter_known(&stat) {
+            return Ok((node, stat));
+        }
+        self.enter(lower::open_node(&parent.place, name)?)
+    }
+
+    /// Counts a lookup of an open file, and makes its node if it has none.
+    ///
+    /// # Errors
+    /// Those of `stat`.
+    pub fn enter(&self, place: OwnedFd) -> Result<(Arc<Node>, Statx), Errno> {
+        // Of the descriptor: the name may lead elsewhere by now.
+        let stat = lower::stat(&place)?;
+        Ok((self.nodes.enter(&stat, place), stat))
+    }
+
+    /// Returns the attributes of a node, with the length that its readers see.
+    pub fn attributes(&self, node: &Node, stat: &Statx) -> Attr {
+        let mut attributes = lower::attributes(stat);
+        if let Some(file) = self.files.find_regular(node) {
+            attributes.size = file.len_bytes();
+        }
+        attributes
+    }
+
+    /// Makes the reply to a request that looks a node up.
+    pub fn entry(&self, node: &Node, stat: &Statx) -> EntryOut {
+        let (seconds, nanoseconds) = self.valid();
+        EntryOut {
+            nodeid: node.id,
+            generation: 0,
+            entry_valid: seconds,
+            attr_valid: seconds,
+            entry_valid_nsec: nanoseconds,
+            attr_valid_nsec: nanoseconds,
+            attr: self.attributes(node, stat),
+        }
+    }
+
+    /// Makes the reply to a request for attributes.
+    pub fn attributes_out(&self, node: &Node, stat: &Statx) -> AttrOut {
+        let (attr_valid, attr_valid_nsec) = self.valid();
+        AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: self.attributes(node, stat) }
+    }
+
+    /// How long the kernel may keep what it is told, in seconds and nanoseconds.
+    pub fn valid(&self) -> (u64, u32) {
+        (self.behaviour.valid.as_secs(), self.behaviour.valid.subsec_nanos())
+    }
+}

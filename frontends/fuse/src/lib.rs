@@ -1,0 +1,289 @@
+//! Another directory as a file system, with the bytes of its files in an Octavo cache: for programs
+//! that read and write files and know nothing of the cache.
+//!
+//! A [`Mount`] passes names and attributes through to the *lower* file system, and reads and writes
+//! files through the cache. It speaks the protocol of FUSE itself: each thread reads requests from
+//! a descriptor of its own, answers hits at once from pinned pages, and misses as they complete.
+//!
+//! ```no_run
+//! use octavo::{Cache, CacheConfig, PartitionConfig};
+//! use octavo_fuse::{Mount, MountOptions};
+//!
+//! let cache = Cache::new(CacheConfig::default())?;
+//! let partition = cache.partition(PartitionConfig::new("files"))?;
+//! let (source, target) = ("/srv/data".as_ref(), "/mnt".as_ref());
+//! let options = MountOptions::default();
+//! let choose = move |_: &_, _: &_| Some(partition.clone());
+//! let mount = Mount::start(cache, source, target, &options, choose)?;
+//! // Until someone unmounts it.
+//! mount.wait();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Not here: configuration files, and the command line (`octavo mount`).
+
+#![warn(missing_debug_implementations)]
+
+mod device;
+mod errors;
+mod files;
+mod fs;
+mod handles;
+mod lower;
+mod mounting;
+mod nodes;
+mod operations;
+mod wire;
+mod worker;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use octavo::{Cache, Partition};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{Mode, OFlags};
+use zerocopy::IntoBytes;
+
+use device::{Device, Nothing};
+use fs::{Behaviour, Fs};
+use mounting::{MountFlagsWanted, Mounted};
+use wire::{InHeader, InitIn, InitOut, Opcode, Reader, init};
+use worker::{REQUEST_BYTES_MAX, TRANSFER_BYTES_MAX, Worker};
+
+/// Requests that the kernel may have in flight on behalf of nobody who waits for them, such as
+/// read-ahead. Too few leave programs waiting for each other.
+const BACKGROUND_MAX: u16 = 128;
+
+/// How a directory is mounted.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Users other than the server's have access. Default: true for root, else false.
+    pub allow_other: bool,
+    /// Refuses writes. Default: false.
+    pub read_only: bool,
+    /// Set-user-ID bits count. Needs root. Default: false.
+    pub suid: bool,
+    /// Device files can be opened. Needs root. Default: false.
+    pub dev: bool,
+    /// How long the kernel may keep names and attributes before it asks again. Default: 1 s. Where
+    /// no other program changes the directory, an hour saves requests.
+    pub valid: Duration,
+    /// The kernel may also keep that a name does not exist. Default: false.
+    pub keeps_absence: bool,
+    /// Threads. Default: one for each processor, at least 2 and at most 16.
+    pub threads: usize,
+    /// Most files whose pages are kept. Each takes two descriptors. Default: a quarter of the
+    /// process's descriptors.
+    pub files_max: usize,
+    /// Bypasses the kernel's page cache, where the lower file system supports that. Default: true.
+    pub direct: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 16);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let descriptors = limit.current.unwrap_or(1 << 20);
+        MountOptions {
+            allow_other: rustix::process::geteuid().is_root(),
+            read_only: false,
+            suid: false,
+            dev: false,
+            valid: Duration::from_secs(1),
+            keeps_absence: false,
+            threads,
+            files_max: (descriptors / 4).max(16) as usize,
+            direct: true,
+        }
+    }
+}
+
+/// What a mount has at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountStat {
+    /// Files and directories that the kernel knows.
+    pub nodes: usize,
+    /// Files whose pages are kept.
+    pub files: usize,
+}
+
+/// A mounted directory.
+pub struct Mount {
+    fs: Arc<Fs>,
+    mounted: Mounted,
+    stop: OwnedFd,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount").field("path", &self.mounted.path()).finish_non_exhaustive()
+    }
+}
+
+impl Mount {
+    /// Mounts the directory `source` at `target`, which may be the same directory: then programs
+    /// reach it only through the mount. `choose` returns the partition of a file, by its path below
+    /// `source` and a descriptor (`O_PATH`); `None` refuses to open it.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn start(
+        cache: Cache,
+        source: &Path,
+        target: &Path,
+        options: &MountOptions,
+        choose: impl Fn(&Path, &OwnedFd) -> Option<Partition> + Send + Sync + 'static,
+    ) -> Result<Mount, String> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(source, flags, Mode::empty())
+            .map_err(|errno| format!("cannot open the directory {}: {errno}", source.display()))?;
+        let path = lower::path_of(&root).unwrap_or_else(|_| PathBuf::from(source));
+        let behaviour = Behaviour {
+            valid: options.valid,
+            keeps_absence: options.keeps_absence,
+            read_only: options.read_only,
+            files_max: options.files_max,
+            direct: options.direct,
+        };
+        let fs = Fs::new(root, path.clone(), behaviour, Box::new(choose));
+        let fs = Arc::new(fs.map_err(|errno| format!("{}: {errno}", source.display()))?);
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
+        let wanted = MountFlagsWanted {
+            allow_other: options.allow_other,
+            read_only: options.read_only,
+            suid: options.suid,
+            dev: options.dev,
+        };
+        let (device, mounted) = mounting::mount(&path, target, &wanted)?;
+        let mount = Mount { fs, mounted, stop, threads: Mutex::default() };
+        match mount.begin(device, &cache, options.threads.max(1)) {
+            Ok(()) => Ok(mount),
+            Err(why) => {
+                let _ = mount.stop();
+                Err(why)
+            }
+        }
+    }
+
+    /// Agrees with the kernel on the protocol, and starts the threads.
+    fn begin(&self, device: Device, cache: &Cache, threads: usize) -> Result<(), String> {
+        agree(&device)?;
+        let mut devices = vec![device];
+        for _ in 1..threads {
+            devices
+                .push(devices[0].another().map_err(|errno| format!("cannot open /dev/fuse again: {errno}"))?);
+        }
+        let mut workers = Vec::new();
+        for device in devices {
+            workers.push(Worker::new(self.fs.clone(), device, cache, &self.stop)?);
+        }
+        let mut running = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, worker) in workers.into_iter().enumerate() {
+            let thread = std::thread::Builder::new().name(format!("octavo-fuse-{number}"));
+            let thread = thread.spawn(move || worker.run());
+            running.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
+        }
+        Ok(())
+    }
+
+    /// Where the directory is mounted.
+    pub fn path(&self) -> &Path {
+        self.mounted.path()
+    }
+
+    /// Returns what the mount has at the moment.
+    pub fn stat(&self) -> MountStat {
+        MountStat { nodes: self.fs.nodes.count(), files: self.fs.files.count() }
+    }
+
+    /// Returns whether the mount has ended: it was unmounted, by whomever.
+    pub fn has_ended(&self) -> bool {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits until the mount has ended. Afterwards all bytes are durable. Returns the errors of
+    /// files that could not be written.
+    pub fn wait(&self) -> Vec<String> {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            let _ = thread.join();
+        }
+        self.fs.files.close_everything()
+    }
+
+    /// Unmounts the directory, completes the requests in flight, and makes all bytes durable. Files
+    /// that programs still have open fail from then on. Returns the errors of files that could not
+    /// be written.
+    pub fn stop(&self) -> Vec<String> {
+        if !self.has_ended()
+            && let Err(error) = self.mounted.unmount()
+        {
+            log::warn!("cannot unmount {}: {error}", self.mounted.path().display());
+        }
+        self.fs.is_stopping.store(true, SeqCst);
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.wait()
+    }
+}
+
+/// Agrees with the kernel on the protocol.
+fn agree(device: &Device) -> Result<(), String> {
+    let mut bytes = vec![0; REQUEST_BYTES_MAX];
+    let len = loop {
+        match device.read(&mut bytes) {
+            Ok(len) => break len,
+            Err(Nothing::Ever) => return Err("it was unmounted before it began".into()),
+            Err(Nothing::Yet) => {
+                let mut fds = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)];
+                poll(&mut fds, None).map_err(|errno| errno.to_string())?;
+            }
+        }
+    };
+    let mut body = Reader::new(&bytes[..len]);
+    let head: InHeader = body.take().map_err(|errno| errno.to_string())?;
+    // Old kernels send less.
+    let rest = (len - size_of::<InHeader>()).min(size_of::<InitIn>());
+    let asked: InitIn = body.take_short(rest).map_err(|errno| errno.to_string())?;
+    if Opcode::of(head.opcode) != Some(Opcode::Init) || asked.major != wire::VERSION.0 || asked.minor < 36 {
+        return Err(format!(
+            "the kernel speaks FUSE {}.{}: 7.36 (Linux 5.17) is needed",
+            asked.major, asked.minor
+        ));
+    }
+    let offered = u64::from(asked.flags) | u64::from(asked.flags2) << 32;
+    let wanted = init::ASYNC_READ
+        | init::ATOMIC_O_TRUNC
+        | init::BIG_WRITES
+        | init::DONT_MASK
+        | init::DO_READDIRPLUS
+        | init::READDIRPLUS_AUTO
+        | init::ASYNC_DIO
+        | init::PARALLEL_DIROPS
+        | init::POSIX_ACL
+        | init::MAX_PAGES
+        | init::HANDLE_KILLPRIV_V2
+        | init::SETXATTR_EXT
+        | init::INIT_EXT
+        | init::DIRECT_IO_ALLOW_MMAP;
+    let agreed = wanted & offered;
+    let reply = InitOut {
+        major: wire::VERSION.0,
+        minor: wire::VERSION.1.min(asked.minor),
+        max_readahead: asked.max_readahead.min(TRANSFER_BYTES_MAX as u32),
+        flags: agreed as u32,
+        max_background: BACKGROUND_MAX,
+        congestion_threshold: BACKGROUND_MAX / 4 * 3,
+        max_write: TRANSFER_BYTES_MAX as u32,
+        time_gran: 1,
+        max_pages: (TRANSFER_BYTES_MAX / 4096) as u16,
+        flags2: (agreed >> 32) as u32,
+        ..InitOut::default()
+    };
+    device.reply(head.unique, Ok(()), reply.as_bytes());
+    Ok(())
+}

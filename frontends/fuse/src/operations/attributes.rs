@@ -1,0 +1,104 @@
+//! Attributes: of files, and of the file system.
+
+use rustix::fs::{Timespec, UTIME_NOW};
+use rustix::io::Errno;
+
+use super::request::{Request, put};
+use crate::fs::Fs;
+use crate::lower;
+use crate::nodes::Node;
+use crate::wire::{SetattrIn, StatfsOut, StatxIn, StatxOut, set};
+
+/// Returns the time that a request sets, if it does.
+fn time(valid: u32, flag: u32, now: u32, seconds: u64, nanoseconds: u32) -> Option<Timespec> {
+    match (valid & flag != 0, valid & now != 0) {
+        (_, true) => Some(Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }),
+        // Signed to the kernel, unsigned in the protocol.
+        (true, false) => Some(Timespec { tv_sec: seconds as i64, tv_nsec: nanoseconds.into() }),
+        (false, false) => None,
+    }
+}
+
+impl Fs {
+    pub(super) fn getattr(&self, request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let node = self.nodes.get(request.head.nodeid)?;
+        let stat = lower::stat(&node.place)?;
+        put(out, &self.attributes_out(&node, &stat));
+        Ok(())
+    }
+
+    pub(super) fn statx(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let StatxIn { .. } = request.body.take()?;
+        let node = self.nodes.get(request.head.nodeid)?;
+        let mut stat = lower::attributes_of_statx(&lower::stat(&node.place)?);
+        if let Some(file) = self.files.find_regular(&node) {
+            stat.size = file.len_bytes();
+        }
+        let (attr_valid, attr_valid_nsec) = self.valid();
+        put(out, &StatxOut { attr_valid, attr_valid_nsec, flags: 0, spare: [0; 2], stat });
+        Ok(())
+    }
+
+    pub(super) fn setattr(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let node = self.nodes.get(request.head.nodeid)?;
+        let wanted: SetattrIn = request.body.take()?;
+        let has = |flag: u32| wanted.valid & flag != 0;
+        if let Some(file) = self.files.find_regular(&node) {
+            file.note_change();
+        }
+        if has(set::MODE) {
+            lower::set_mode(&node.place, wanted.mode)?;
+        }
+        if has(set::UID) || has(set::GID) {
+            let (uid, gid) = (has(set::UID).then_some(wanted.uid), has(set::GID).then_some(wanted.gid));
+            lower::set_owner(&node.place, uid, gid)?;
+        }
+        if has(set::SIZE) {
+            self.set_len(&node, wanted.size)?;
+        }
+        if has(set::KILL_SUIDGID) {
+            lower::take_privileges(&node.place)?;
+        }
+        let access = time(wanted.valid, set::ATIME, set::ATIME_NOW, wanted.atime, wanted.atimensec);
+        let modification = time(wanted.valid, set::MTIME, set::MTIME_NOW, wanted.mtime, wanted.mtimensec);
+        if access.is_some() || modification.is_some() {
+            // Dirty pages that are written later would set the time again.
+            if let Some(file) = self.files.find_regular(&node).filter(|_| modification.is_some()) {
+                file.settle()?;
+            }
+            lower::set_times(&node.place, access, modification)?;
+        }
+        let stat = lower::stat(&node.place)?;
+        put(out, &self.attributes_out(&node, &stat));
+        Ok(())
+    }
+
+    /// Changes the length of a file, in the cache if it is there.
+    pub(super) fn set_len(&self, node: &Node, len: u64) -> Result<(), Errno> {
+        let file = self.files.open(node, true)?;
+        let set = file.set_len_bytes(len);
+        self.files.close(node);
+        set
+    }
+
+    pub(super) fn statfs(&self, request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let node = self.nodes.get(request.head.nodeid)?;
+        let found = rustix::fs::fstatvfs(&node.place)?;
+        put(
+            out,
+            &StatfsOut {
+                blocks: found.f_blocks,
+                bfree: found.f_bfree,
+                bavail: found.f_bavail,
+                files: found.f_files,
+                ffree: found.f_ffree,
+                bsize: found.f_bsize as u32,
+                namelen: found.f_namemax as u32,
+                frsize: found.f_frsize as u32,
+                padding: 0,
+                spare: [0; 6],
+            },
+        );
+        Ok(())
+    }
+}

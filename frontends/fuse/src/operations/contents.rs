@@ -1,0 +1,226 @@
+//! The bytes of files: opening, reading, writing, and what changes whole ranges.
+
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::names::set_mask;
+use super::request::{Request, put};
+use crate::files::File;
+use crate::fs::Fs;
+use crate::handles::{Handle, Open};
+use crate::lower;
+use crate::nodes::Node;
+use crate::wire::{
+    self, CopyFileRangeIn, CreateIn, FSYNC_DATA, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut,
+    OPEN_KILL_SUIDGID, Opcode, OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    open,
+};
+
+/// A read whose range lies in the file.
+pub struct ReadPlan {
+    pub open: Arc<Open>,
+    pub offset: u64,
+    pub len: usize,
+}
+
+/// A write inside the file. Its bytes are the last of the request.
+pub struct WritePlan {
+    pub open: Arc<Open>,
+    pub offset: u64,
+    pub len: usize,
+    /// The bytes end past the file's end, or are appended.
+    pub extends: bool,
+}
+
+/// A request between its submission to the cache and its reply.
+pub enum Pending {
+    Read { unique: u64, len: usize, open: Arc<Open> },
+    Write { unique: u64, len: usize, open: Arc<Open> },
+}
+
+impl WritePlan {
+    /// Writes the bytes before it returns.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn write_now(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let Open { file, appends, is_durable, .. } = &*self.open;
+        match self.extends {
+            true => file.extend((!appends).then_some(self.offset), bytes)?,
+            false => file.write_at(self.offset, bytes)?,
+        }
+        if *is_durable { file.sync() } else { Ok(()) }
+    }
+}
+
+impl Fs {
+    fn flags_of(&self, flags: u32) -> OFlags {
+        OFlags::from_bits_retain(flags)
+    }
+
+    /// Makes a handle of a file that is open.
+    fn add_handle(&self, node: Arc<Node>, file: Arc<File>, flags: OFlags) -> OpenOut {
+        let handle = Open {
+            node,
+            file,
+            appends: flags.contains(OFlags::APPEND),
+            is_durable: flags.intersects(OFlags::SYNC | OFlags::DSYNC),
+        };
+        let fh = self.handles.add(Handle::File(Arc::new(handle)));
+        OpenOut { fh, open_flags: open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES, backing_id: 0 }
+    }
+
+    pub(super) fn open(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let node = self.nodes.get(request.head.nodeid)?;
+        let OpenIn { flags, open_flags } = request.body.take()?;
+        let flags = self.flags_of(flags);
+        let for_writing = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        if for_writing && self.behaviour.read_only {
+            return Err(Errno::ROFS);
+        }
+        let file = self.files.open(&node, for_writing)?;
+        if flags.contains(OFlags::TRUNC) {
+            let cut = file.set_len_bytes(0).and_then(|()| match open_flags & OPEN_KILL_SUIDGID {
+                0 => Ok(()),
+                _ => lower::take_privileges(&node.place),
+            });
+            file.note_change();
+            if let Err(errno) = cut {
+                self.files.close(&node);
+                return Err(errno);
+            }
+        }
+        put(out, &self.add_handle(node, file, flags));
+        Ok(())
+    }
+
+    pub(super) fn create(
+        &self,
+        operation: Opcode,
+        mut request: Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
+        let parent = self.nodes.get(request.head.nodeid)?;
+        let CreateIn { flags, mode, umask, .. } = request.body.take()?;
+        let name = match operation {
+            Opcode::Create => Some(request.body.name()?),
+            _ => None,
+        };
+        set_mask(umask);
+        let flags = self.flags_of(flags);
+        let made = {
+            let _disguise = request.caller().disguise()?;
+            self.open_new(&parent, name, mode)
+        };
+        let created = match made {
+            // Another program was faster. The kernel looks again, and checks the permissions.
+            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => return Err(Errno::STALE),
+            made => made?,
+        };
+        let (node, stat) = self.enter(lower::open_again(&created, OFlags::PATH)?)?;
+        let file = match self.files.open_created(&node, created) {
+            Ok(file) => file,
+            Err(errno) => {
+                self.nodes.forget(node.id, 1);
+                return Err(errno);
+            }
+        };
+        put(out, &self.entry(&node, &stat));
+        put(out, &self.add_handle(node, file, flags));
+        Ok(())
+    }
+
+    pub(super) fn release(&self, mut request: Request<'_>) -> Result<(), Errno> {
+        let ReleaseIn { fh, .. } = request.body.take()?;
+        if let Some(Handle::File(open)) = self.handles.remove(fh) {
+            self.files.close(&open.node);
+        }
+        Ok(())
+    }
+
+    /// A close. Errors of write-backs that nobody has been told yet are told here.
+    pub(super) fn flush(&self, mut request: Request<'_>) -> Result<(), Errno> {
+        let FlushIn { fh, .. } = request.body.take()?;
+        self.handles.file(fh)?.file.check()
+    }
+
+    pub(super) fn fsync(&self, mut request: Request<'_>) -> Result<(), Errno> {
+        let FsyncIn { fh, flags, .. } = request.body.take()?;
+        let open = self.handles.file(fh)?;
+        open.file.sync()?;
+        if flags & FSYNC_DATA != 0 {
+            return Ok(());
+        }
+        // The engine syncs what is needed to read the bytes; owner, times and the like are not.
+        rustix::fs::fsync(lower::open_again(&open.node.place, OFlags::RDONLY)?)
+    }
+
+    pub(super) fn read(&self, mut request: Request<'_>) -> Result<ReadPlan, Errno> {
+        let ReadIn { fh, offset, size, .. } = request.body.take()?;
+        let open = self.handles.file(fh)?;
+        let left = open.file.len_bytes().saturating_sub(offset);
+        let len = u64::from(size).min(left) as usize;
+        Ok(ReadPlan { open, offset, len })
+    }
+
+    pub(super) fn write(&self, mut request: Request<'_>) -> Result<WritePlan, Errno> {
+        let WriteIn { fh, offset, size, write_flags, .. } = request.body.take()?;
+        let open = self.handles.file(fh)?;
+        let len = size as usize;
+        let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
+        if write_flags & WRITE_KILL_SUIDGID != 0 {
+            lower::take_privileges(&open.node.place)?;
+        }
+        open.file.note_change();
+        // A write-back of the kernel's own pages has its offset, whatever the file was opened with.
+        let extends = end > open.file.len_bytes() || open.appends && write_flags & wire::WRITE_CACHE == 0;
+        Ok(WritePlan { open, offset, len, extends })
+    }
+
+    pub(super) fn fallocate(&self, mut request: Request<'_>) -> Result<(), Errno> {
+        let FallocateIn { fh, offset, length, mode, .. } = request.body.take()?;
+        let open = self.handles.file(fh)?;
+        let flags = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
+        let lower = lower::open_again(&open.node.place, OFlags::RDWR)?;
+        // Collapsing and inserting move all that follows.
+        let moves = flags.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE);
+        let changed = if moves { u64::MAX } else { length };
+        open.file.change_below(offset, changed, || rustix::fs::fallocate(&lower, flags, offset, length))
+    }
+
+    pub(super) fn lseek(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let LseekIn { fh, offset, whence, .. } = request.body.take()?;
+        let open = self.handles.file(fh)?;
+        let from = match whence as i32 {
+            libc::SEEK_DATA => SeekFrom::Data(offset),
+            libc::SEEK_HOLE => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL),
+        };
+        // Dirty pages may lie in a hole of the lower file.
+        open.file.settle()?;
+        let lower = lower::open_again(&open.node.place, OFlags::RDONLY)?;
+        put(out, &LseekOut { offset: rustix::fs::seek(&lower, from)? });
+        Ok(())
+    }
+
+    pub(super) fn copy_file_range(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let CopyFileRangeIn { fh_in, mut off_in, fh_out, mut off_out, len, flags, .. } =
+            request.body.take()?;
+        if flags != 0 {
+            return Err(Errno::INVAL);
+        }
+        let (from, to) = (self.handles.file(fh_in)?, self.handles.file(fh_out)?);
+        from.file.settle()?;
+        let source = lower::open_again(&from.node.place, OFlags::RDONLY)?;
+        let target = lower::open_again(&to.node.place, OFlags::RDWR)?;
+        // A reply has 32 bits.
+        let most = len.min(1 << 30) as usize;
+        let copied = to.file.change_below(off_out, most as u64, || {
+            rustix::fs::copy_file_range(&source, Some(&mut off_in), &target, Some(&mut off_out), most)
+        })?;
+        put(out, &WriteOut { size: copied as u32, padding: 0 });
+        Ok(())
+    }
+}

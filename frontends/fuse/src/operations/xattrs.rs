@@ -1,0 +1,67 @@
+//! Extended attributes, access control lists among them.
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::request::{Request, put};
+use crate::fs::Fs;
+use crate::lower;
+use crate::wire::{GetxattrIn, GetxattrOut, SetxattrIn};
+
+/// The longest value and the longest list of the kernel.
+const VALUE_MAX: usize = 64 << 10;
+
+/// Puts what a call returns into the reply, or its length if the caller asked for that.
+fn answer(
+    wanted: GetxattrIn,
+    out: &mut Vec<u8>,
+    get: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+) -> Result<(), Errno> {
+    let (start, most) = (out.len(), (wanted.size as usize).min(VALUE_MAX));
+    out.resize(start + most, 0);
+    let len = get(&mut out[start..])?;
+    match wanted.size {
+        0 => {
+            out.truncate(start);
+            put(out, &GetxattrOut { size: len as u32, padding: 0 });
+        }
+        _ => out.truncate(start + len),
+    }
+    Ok(())
+}
+
+impl Fs {
+    pub(super) fn getxattr(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let node = self.nodes.get(request.head.nodeid)?;
+        let wanted = request.body.take()?;
+        let name = request.body.name()?;
+        answer(wanted, out, |value| rustix::fs::getxattr(lower::link_of(&node.place), name, value))
+    }
+
+    pub(super) fn listxattr(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let node = self.nodes.get(request.head.nodeid)?;
+        let wanted = request.body.take()?;
+        answer(wanted, out, |list| rustix::fs::listxattr(lower::link_of(&node.place), list))
+    }
+
+    pub(super) fn setxattr(&self, mut request: Request<'_>) -> Result<(), Errno> {
+        let node = self.nodes.get(request.head.nodeid)?;
+        let SetxattrIn { size, flags, setxattr_flags, .. } = request.body.take()?;
+        let name = request.body.name()?;
+        let value = request.body.bytes(size as usize)?;
+        let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        rustix::fs::setxattr(lower::link_of(&node.place), name, value, flags)?;
+        // A list whose group the caller is not in: the kernel asks for what it would do itself.
+        if setxattr_flags & 1 != 0 {
+            let mode = u32::from(lower::stat(&node.place)?.stx_mode);
+            lower::set_mode(&node.place, mode & !0o2000)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn removexattr(&self, mut request: Request<'_>) -> Result<(), Errno> {
+        let node = self.nodes.get(request.head.nodeid)?;
+        let name = request.body.name()?;
+        rustix::fs::removexattr(lower::link_of(&node.place), name)
+    }
+}

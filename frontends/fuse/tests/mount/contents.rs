@@ -1,0 +1,106 @@
+//! The bytes of files.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+
+use octavo::CacheMode;
+
+use crate::rig::rig;
+
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn what_is_written_is_read_again_and_is_below_after_a_sync() {
+    for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+        let Some(mut rig) = rig(mode) else { return };
+        let expected = bytes(3_000_001, 1);
+        let path = rig.target.join("file");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(&expected).unwrap();
+        file.sync_all().unwrap();
+        assert!(fs::read(rig.source.join("file")).unwrap() == expected, "{mode:?}: below, after the sync");
+        assert!(fs::read(&path).unwrap() == expected, "{mode:?}: through the mount");
+        file.write_all_at(&[0xA5; 5000], 100_000).unwrap();
+        let mut changed = expected.clone();
+        changed[100_000..105_000].fill(0xA5);
+        assert!(fs::read(&path).unwrap() == changed, "{mode:?}: after a change inside");
+        drop(file);
+        rig.stop();
+        assert!(fs::read(rig.source.join("file")).unwrap() == changed, "{mode:?}: below, after the mount");
+    }
+}
+
+#[test]
+fn a_second_read_is_served_from_memory() {
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    let expected = bytes(1 << 20, 2);
+    fs::write(rig.source.join("file"), &expected).unwrap();
+    let path = rig.target.join("file");
+    assert!(fs::read(&path).unwrap() == expected);
+    let first = rig.partition.stat();
+    assert!(first.fills >= 256, "{first:?}");
+    assert!(fs::read(&path).unwrap() == expected);
+    let second = rig.partition.stat();
+    assert_eq!((second.fills, second.misses), (first.fills, first.misses));
+    assert!(second.hits >= first.hits + 256);
+}
+
+#[test]
+fn files_are_cut_lengthened_and_appended_to() {
+    for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+        let Some(mut rig) = rig(mode) else { return };
+        let path = rig.target.join("file");
+        fs::write(&path, bytes(10_000, 3)).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.set_len(5_000).unwrap();
+        file.set_len(9_000).unwrap();
+        let mut expected = bytes(10_000, 3);
+        expected.truncate(5_000);
+        expected.resize(9_000, 0);
+        assert!(fs::read(&path).unwrap() == expected, "{mode:?}: cut and lengthened");
+        let mut appending = OpenOptions::new().append(true).open(&path).unwrap();
+        for number in 0..50_u8 {
+            appending.write_all(&[number; 333]).unwrap();
+            expected.extend([number; 333]);
+        }
+        assert!(fs::read(&path).unwrap() == expected, "{mode:?}: appended");
+        assert_eq!(fs::metadata(&path).unwrap().len(), expected.len() as u64);
+        // A hole, and bytes behind it.
+        file.write_all_at(b"end", 1 << 20).unwrap();
+        expected.resize(1 << 20, 0);
+        expected.extend(b"end");
+        assert!(fs::read(&path).unwrap() == expected, "{mode:?}: a hole");
+        drop((file, appending));
+        rig.stop();
+        assert!(fs::read(rig.source.join("file")).unwrap() == expected, "{mode:?}: below");
+    }
+}
+
+#[test]
+fn a_removed_file_lives_until_its_last_close() {
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    let path = rig.target.join("file");
+    fs::write(&path, b"first").unwrap();
+    let mut file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert!(!path.exists());
+    file.seek(SeekFrom::End(0)).unwrap();
+    file.write_all(b" and last").unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "first and last");
+}
+
+#[test]
+fn a_file_that_another_program_changes_while_nobody_has_it_open_is_read_anew() {
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    let (above, below) = (rig.target.join("file"), rig.source.join("file"));
+    fs::write(&below, bytes(100_000, 4)).unwrap();
+    assert!(fs::read(&above).unwrap() == bytes(100_000, 4));
+    fs::write(&below, bytes(70_000, 5)).unwrap();
+    assert!(fs::read(&above).unwrap() == bytes(70_000, 5));
+}

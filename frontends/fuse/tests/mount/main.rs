@@ -1,0 +1,5 @@
+//! Real mounts: a directory behind the kernel's FUSE, used by ordinary calls.
+
+mod contents;
+mod names;
+mod rig;

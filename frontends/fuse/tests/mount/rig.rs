@@ -1,0 +1,57 @@
+//! A directory that is mounted elsewhere. Tests return without a mount where FUSE is missing, and
+//! say so; `OCTAVO_REQUIRE_CLIENTS` makes that an error.
+
+use std::path::PathBuf;
+
+use octavo::{Cache, CacheConfig, CacheMode, Partition, PartitionConfig};
+use octavo_fuse::{Mount, MountOptions};
+
+pub struct Rig {
+    pub mount: Option<Mount>,
+    pub partition: Partition,
+    /// The lower directory.
+    pub source: PathBuf,
+    /// Where it is mounted.
+    pub target: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+/// A cache of this mode with 64 MiB, and the default options.
+pub fn rig(mode: CacheMode) -> Option<Rig> {
+    rig_with(mode, &MountOptions::default())
+}
+
+pub fn rig_with(cache_mode: CacheMode, options: &MountOptions) -> Option<Rig> {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
+    [&source, &target].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    let cache = Cache::new(CacheConfig { memory_max_bytes: 64 << 20, ..CacheConfig::default() }).unwrap();
+    let config = PartitionConfig { cache_mode, ..PartitionConfig::new("files") };
+    let partition = cache.partition(config).unwrap();
+    let chosen = partition.clone();
+    match Mount::start(cache, &source, &target, options, move |_, _| Some(chosen.clone())) {
+        Ok(mount) => Some(Rig { mount: Some(mount), partition, source, target, _directory: directory }),
+        Err(why) if std::env::var_os("OCTAVO_REQUIRE_CLIENTS").is_none() => {
+            println!("skipped: {why}");
+            None
+        }
+        Err(why) => panic!("{why}"),
+    }
+}
+
+impl Rig {
+    /// Unmounts. Everything is in the lower directory afterwards.
+    pub fn stop(&mut self) {
+        if let Some(mount) = self.mount.take() {
+            assert_eq!(mount.stop(), Vec::<String>::new());
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(mount) = self.mount.take() {
+            mount.stop();
+        }
+    }
+}
