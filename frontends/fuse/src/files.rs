@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -181,7 +181,7 @@ impl File {
 
     /// F3.
     fn look(&self, node: &Node) -> Result<(), Errno> {
-        let now = Stamp::of(&lower::stat(&node.place)?);
+        let now = Stamp::of(&node.stat()?);
         let mut stamp = lock(&self.stamp);
         let is_ours = self.is_changed.swap(false, Relaxed);
         if *stamp != now && !is_ours {
@@ -197,7 +197,7 @@ impl File {
     /// Takes the stamp again after this mount has changed the file.
     fn restamp(&self, node: &Node) {
         if self.is_changed.load(Relaxed)
-            && let Ok(stat) = lower::stat(&node.place)
+            && let Ok(stat) = node.stat()
         {
             *lock(&self.stamp) = Stamp::of(&stat);
             self.is_changed.store(false, Relaxed);
@@ -213,7 +213,7 @@ fn length_errno(error: &octavo::Error) -> Errno {
 }
 
 /// Chooses the partition of a file by its path below the mount's root.
-pub type Chooser = dyn Fn(&Path, &OwnedFd) -> Option<Partition> + Send + Sync;
+pub type Chooser = dyn Fn(&Path, BorrowedFd<'_>) -> Option<Partition> + Send + Sync;
 
 #[derive(Default)]
 struct Table {
@@ -359,16 +359,16 @@ impl Files {
         for_writing: bool,
         created: Option<OwnedFd>,
     ) -> Result<(Object, Stamp), Errno> {
-        let opened = created.map_or_else(|| lower::open_again(&node.place, OFlags::RDWR), Ok);
+        let opened = created.map_or_else(|| lower::open_again(node.place.at()?, OFlags::RDWR), Ok);
         let (lower, read_only) = match opened {
             Ok(lower) => (lower, false),
             Err(errno) if for_writing => return Err(errno),
-            Err(_) => (lower::open_again(&node.place, OFlags::RDONLY)?, true),
+            Err(_) => (lower::open_again(node.place.at()?, OFlags::RDONLY)?, true),
         };
         let stamp = Stamp::of(&lower::stat(&lower)?);
-        let path = lower::path_of(&node.place)?;
+        let path = lower::path_of(node.place.at()?)?;
         let path = path.strip_prefix(&self.root).unwrap_or(&path);
-        let partition = (self.chooser)(path, &node.place).ok_or(Errno::NOMEM)?;
+        let partition = (self.chooser)(path, node.place.at()?.as_fd()).ok_or(Errno::NOMEM)?;
         let name = display_name(path);
         let options = OpenOptions { read_only, direct: self.direct, lock: false, create_len_bytes: None };
         let store = Store::from_file(&name, LowerFile::from(lower), &options).map_err(|error| {
@@ -414,7 +414,7 @@ impl Files {
             return;
         }
         entry.file.restamp(node);
-        let is_removed = lower::stat(&node.place).is_ok_and(|stat| stat.stx_nlink == 0);
+        let is_removed = node.stat().is_ok_and(|stat| stat.stx_nlink == 0);
         if !is_removed {
             let mut table = lock(&self.table);
             table.next += 1;

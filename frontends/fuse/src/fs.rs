@@ -1,8 +1,9 @@
 //! [`Fs`]: a mount's nodes, files and handles, and what all its threads share. Not here: what each
 //! request does (`operations/`).
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,6 +16,7 @@ use crate::files::{Chooser, Files};
 use crate::handles::Handles;
 use crate::lower;
 use crate::nodes::{Node, Nodes};
+use crate::place::handle_of;
 use crate::wire::{Attr, AttrOut, EntryOut};
 
 /// How the mount behaves.
@@ -28,6 +30,8 @@ pub struct Behaviour {
     pub read_only: bool,
     /// Most files whose pages are kept; a file takes two descriptors.
     pub files_max: usize,
+    /// Most nodes that keep a descriptor, where handles serve the others.
+    pub places_max: usize,
     /// Bypass the kernel's page cache below.
     pub direct: bool,
 }
@@ -54,7 +58,7 @@ impl Fs {
     ) -> Result<Fs, Errno> {
         let stat = lower::stat(&root)?;
         Ok(Fs {
-            nodes: Nodes::new(root, &stat),
+            nodes: Nodes::new(root, &stat, behaviour.places_max),
             files: Files::new(path, behaviour.files_max, behaviour.direct, chooser),
             handles: Handles::default(),
             behaviour,
@@ -67,21 +71,23 @@ impl Fs {
     /// # Errors
     /// Those of the lower file system.
     pub fn look_up(&self, parent: &Node, name: &OsStr) -> Result<(Arc<Node>, Statx), Errno> {
-        let stat = lower::stat_at(&parent.place, name)?;
-        if let Some(node) = self.nodes.enter_known(&stat) {
+        let directory = parent.place.at()?;
+        let stat = lower::stat_at(&directory, name)?;
+        let handle = || handle_of(&directory, &CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?);
+        if let Some(node) = self.nodes.enter_known(&stat, handle) {
             return Ok((node, stat));
         }
-        self.enter(lower::open_node(&parent.place, name)?)
+        self.enter(lower::open_node(&directory, name)?)
     }
 
     /// Counts a lookup of an open file, and makes its node if it has none.
     ///
     /// # Errors
     /// Those of `stat`.
-    pub fn enter(&self, place: OwnedFd) -> Result<(Arc<Node>, Statx), Errno> {
+    pub fn enter(&self, file: OwnedFd) -> Result<(Arc<Node>, Statx), Errno> {
         // Of the descriptor: the name may lead elsewhere by now.
-        let stat = lower::stat(&place)?;
-        Ok((self.nodes.enter(&stat, place), stat))
+        let stat = lower::stat(&file)?;
+        Ok((self.nodes.enter(&stat, file), stat))
     }
 
     /// Returns the attributes of a node, with the length that its readers see.

@@ -6,6 +6,8 @@
 //! a descriptor of its own, answers hits at once from pinned pages, and misses as they complete.
 //!
 //! ```no_run
+//! use std::os::fd::BorrowedFd;
+//!
 //! use octavo::{Cache, CacheConfig, PartitionConfig};
 //! use octavo_fuse::{Mount, MountOptions};
 //!
@@ -13,7 +15,7 @@
 //! let partition = cache.partition(PartitionConfig::new("files"))?;
 //! let (source, target) = ("/srv/data".as_ref(), "/mnt".as_ref());
 //! let options = MountOptions::default();
-//! let choose = move |_: &_, _: &_| Some(partition.clone());
+//! let choose = move |_: &_, _: BorrowedFd<'_>| Some(partition.clone());
 //! let mount = Mount::start(cache, source, target, &options, choose)?;
 //! // Until someone unmounts it.
 //! mount.wait();
@@ -33,10 +35,11 @@ mod lower;
 mod mounting;
 mod nodes;
 mod operations;
+mod place;
 mod wire;
 mod worker;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,9 +79,13 @@ pub struct MountOptions {
     pub keeps_absence: bool,
     /// Threads. Default: one for each processor, at least 2 and at most 16.
     pub threads: usize,
-    /// Most files whose pages are kept. Each takes two descriptors. Default: a quarter of the
+    /// Most files whose pages are kept. Each takes two descriptors. Default: an eighth of the
     /// process's descriptors.
     pub files_max: usize,
+    /// Most files that are known by a descriptor of their own. As root, on file systems that have
+    /// handles, any number more are known by these. Default: a quarter of the process's
+    /// descriptors.
+    pub places_max: usize,
     /// Bypasses the kernel's page cache, where the lower file system supports that. Default: true.
     pub direct: bool,
 }
@@ -96,7 +103,8 @@ impl Default for MountOptions {
             valid: Duration::from_secs(1),
             keeps_absence: false,
             threads,
-            files_max: (descriptors / 4).max(16) as usize,
+            files_max: (descriptors / 8).max(16) as usize,
+            places_max: (descriptors / 4).max(16) as usize,
             direct: true,
         }
     }
@@ -137,7 +145,7 @@ impl Mount {
         source: &Path,
         target: &Path,
         options: &MountOptions,
-        choose: impl Fn(&Path, &OwnedFd) -> Option<Partition> + Send + Sync + 'static,
+        choose: impl Fn(&Path, BorrowedFd<'_>) -> Option<Partition> + Send + Sync + 'static,
     ) -> Result<Mount, String> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(source, flags, Mode::empty())
@@ -148,6 +156,7 @@ impl Mount {
             keeps_absence: options.keeps_absence,
             read_only: options.read_only,
             files_max: options.files_max,
+            places_max: options.places_max,
             direct: options.direct,
         };
         let fs = Fs::new(root, path.clone(), behaviour, Box::new(choose));

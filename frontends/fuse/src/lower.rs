@@ -3,7 +3,7 @@
 //! here: which descriptor a node has (`nodes.rs`), the bytes of files (`files.rs`).
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -65,20 +65,20 @@ pub fn open_node(directory: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, name, flags, Mode::empty())
 }
 
-/// Returns a path that leads to an open file, whatever its type.
-pub fn link_of(file: impl AsFd) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
+/// Returns a path that leads to an open file, whatever its type, while the file is open.
+pub fn link_of(file: BorrowedFd<'_>) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// Opens the file of a node for I/O.
 pub fn open_again(node: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags.difference(OFlags::NOFOLLOW | OFlags::CREATE) | OFlags::CLOEXEC | OFlags::NOCTTY;
-    rustix::fs::open(link_of(node), flags, Mode::empty())
+    rustix::fs::open(link_of(node.as_fd()), flags, Mode::empty())
 }
 
 /// Returns the path of a node, as far as it has one.
 pub fn path_of(node: impl AsFd) -> Result<PathBuf, Errno> {
-    let path = rustix::fs::readlinkat(CWD, link_of(node), Vec::new())?;
+    let path = rustix::fs::readlinkat(CWD, link_of(node.as_fd()), Vec::new())?;
     Ok(PathBuf::from(OsStr::from_bytes(path.as_bytes())))
 }
 
@@ -146,7 +146,7 @@ pub fn device_of(number: u32) -> u64 {
 
 /// Changes the permissions of a node.
 pub fn set_mode(node: impl AsFd, mode: u32) -> Result<(), Errno> {
-    rustix::fs::chmod(link_of(node), Mode::from_raw_mode(mode as RawMode & 0o7777))
+    rustix::fs::chmod(link_of(node.as_fd()), Mode::from_raw_mode(mode as RawMode & 0o7777))
 }
 
 /// Changes the owner of a node.
@@ -182,7 +182,7 @@ pub fn take_privileges(node: impl AsFd) -> Result<(), Errno> {
     if kept != mode {
         set_mode(&node, kept)?;
     }
-    match rustix::fs::removexattr(link_of(&node), "security.capability") {
+    match rustix::fs::removexattr(link_of(node.as_fd()), "security.capability") {
         Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
         Err(errno) => Err(errno),
     }

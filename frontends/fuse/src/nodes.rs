@@ -2,7 +2,8 @@
 //! kernel has looked it up more often than it has forgotten it.
 //!
 //! A node's descriptor keeps its inode, so no other file gets the inode's number meanwhile, and the
-//! key of a node is unique.
+//! key of a node is unique. A node that has only a handle is compared by that, too: its file may be
+//! gone, and the number another file's. Such a node loses its key, and stays until it is forgotten.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -12,7 +13,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
-use crate::lower::Key;
+use crate::lower::{self, Key};
+use crate::place::{Handle, Place, Places, handle_of};
 use crate::wire::ROOT;
 
 /// A file that the kernel knows.
@@ -21,11 +23,20 @@ pub struct Node {
     pub id: u64,
     pub key: Key,
     pub kind: FileType,
-    /// Opened with `O_PATH`.
-    pub place: OwnedFd,
+    pub place: Place,
     /// Lookups that the kernel has not forgotten. Raised under a shared lock of the table, lowered
     /// under an exclusive one.
     lookups: AtomicU64,
+}
+
+impl Node {
+    /// Returns the attributes of the lower file.
+    ///
+    /// # Errors
+    /// ESTALE if it is gone.
+    pub fn stat(&self) -> Result<Statx, Errno> {
+        lower::stat(self.place.at()?)
+    }
 }
 
 #[derive(Default)]
@@ -39,12 +50,14 @@ pub struct Nodes {
     table: RwLock<Table>,
     /// Numbers are used once, so generations are not needed.
     next: AtomicU64,
+    places: Arc<Places>,
 }
 
 impl Nodes {
-    /// Begins with the root.
-    pub fn new(root: OwnedFd, stat: &Statx) -> Nodes {
-        let nodes = Nodes { table: RwLock::default(), next: AtomicU64::new(ROOT) };
+    /// Begins with the root. At most `open_max` nodes have descriptors, where handles serve.
+    pub fn new(root: OwnedFd, stat: &Statx, open_max: usize) -> Nodes {
+        let places = Places::new(&root, stat, open_max);
+        let nodes = Nodes { table: RwLock::default(), next: AtomicU64::new(ROOT), places };
         nodes.enter(stat, root);
         nodes
     }
@@ -70,24 +83,34 @@ impl Nodes {
         self.shared().by_id.len()
     }
 
-    /// Counts a lookup of a file that has a node.
-    pub fn enter_known(&self, stat: &Statx) -> Option<Arc<Node>> {
+    /// Counts a lookup of a file that has a node. `handle` returns the file's handle.
+    pub fn enter_known(
+        &self,
+        stat: &Statx,
+        handle: impl FnOnce() -> Result<Handle, Errno>,
+    ) -> Option<Arc<Node>> {
         let table = self.shared();
         let node = table.by_key.get(&Key::of(stat))?;
+        if node.place.handle().is_some_and(|known| handle().as_ref() != Ok(known)) {
+            return None;
+        }
         node.lookups.fetch_add(1, Relaxed);
         Some(node.clone())
     }
 
     /// Counts a lookup of an open file. Makes its node if it has none.
-    pub fn enter(&self, stat: &Statx, place: OwnedFd) -> Arc<Node> {
+    pub fn enter(&self, stat: &Statx, file: OwnedFd) -> Arc<Node> {
         let key = Key::of(stat);
+        let is_it =
+            |node: &Node| node.place.handle().is_none_or(|known| handle_of(&file, c"").as_ref() == Ok(known));
         let mut table = self.exclusive();
-        if let Some(node) = table.by_key.get(&key) {
+        if let Some(node) = table.by_key.get(&key).filter(|node| is_it(node)) {
             node.lookups.fetch_add(1, Relaxed);
             return node.clone();
         }
         let id = self.next.fetch_add(1, Relaxed);
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
+        let place = self.places.place(file, stat);
         let node = Arc::new(Node { id, key, kind, place, lookups: AtomicU64::new(1) });
         table.by_id.insert(id, node.clone());
         table.by_key.insert(key, node.clone());
@@ -107,7 +130,10 @@ impl Nodes {
             return None;
         }
         let node = table.by_id.remove(&id)?;
-        table.by_key.remove(&node.key);
+        // Unless another file has the number by now.
+        if table.by_key.get(&node.key).is_some_and(|other| other.id == id) {
+            table.by_key.remove(&node.key);
+        }
         Some(node)
     }
 }

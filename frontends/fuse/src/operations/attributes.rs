@@ -22,7 +22,7 @@ fn time(valid: u32, flag: u32, now: u32, seconds: u64, nanoseconds: u32) -> Opti
 impl Fs {
     pub(super) fn getattr(&self, request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
-        let stat = lower::stat(&node.place)?;
+        let stat = node.stat()?;
         put(out, &self.attributes_out(&node, &stat));
         Ok(())
     }
@@ -30,7 +30,7 @@ impl Fs {
     pub(super) fn statx(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let StatxIn { .. } = request.body.take()?;
         let node = self.nodes.get(request.head.nodeid)?;
-        let mut stat = lower::attributes_of_statx(&lower::stat(&node.place)?);
+        let mut stat = lower::attributes_of_statx(&node.stat()?);
         if let Some(file) = self.files.find_regular(&node) {
             stat.size = file.len_bytes();
         }
@@ -47,17 +47,17 @@ impl Fs {
             file.note_change();
         }
         if has(set::MODE) {
-            lower::set_mode(&node.place, wanted.mode)?;
+            lower::set_mode(node.place.at()?, wanted.mode)?;
         }
         if has(set::UID) || has(set::GID) {
             let (uid, gid) = (has(set::UID).then_some(wanted.uid), has(set::GID).then_some(wanted.gid));
-            lower::set_owner(&node.place, uid, gid)?;
+            lower::set_owner(node.place.at()?, uid, gid)?;
         }
         if has(set::SIZE) {
             self.set_len(&node, wanted.size)?;
         }
         if has(set::KILL_SUIDGID) {
-            lower::take_privileges(&node.place)?;
+            lower::take_privileges(node.place.at()?)?;
         }
         let access = time(wanted.valid, set::ATIME, set::ATIME_NOW, wanted.atime, wanted.atimensec);
         let modification = time(wanted.valid, set::MTIME, set::MTIME_NOW, wanted.mtime, wanted.mtimensec);
@@ -66,9 +66,9 @@ impl Fs {
             if let Some(file) = self.files.find_regular(&node).filter(|_| modification.is_some()) {
                 file.settle()?;
             }
-            lower::set_times(&node.place, access, modification)?;
+            lower::set_times(node.place.at()?, access, modification)?;
         }
-        let stat = lower::stat(&node.place)?;
+        let stat = node.stat()?;
         put(out, &self.attributes_out(&node, &stat));
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Fs {
 
     pub(super) fn statfs(&self, request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
-        let found = rustix::fs::fstatvfs(&node.place)?;
+        let found = rustix::fs::fstatvfs(node.place.at()?)?;
         put(
             out,
             &StatfsOut {

@@ -84,7 +84,7 @@ impl Fs {
         if flags.contains(OFlags::TRUNC) {
             let cut = file.set_len_bytes(0).and_then(|()| match open_flags & OPEN_KILL_SUIDGID {
                 0 => Ok(()),
-                _ => lower::take_privileges(&node.place),
+                _ => lower::take_privileges(node.place.at()?),
             });
             file.note_change();
             if let Err(errno) = cut {
@@ -154,7 +154,7 @@ impl Fs {
             return Ok(());
         }
         // The engine syncs what is needed to read the bytes; owner, times and the like are not.
-        rustix::fs::fsync(lower::open_again(&open.node.place, OFlags::RDONLY)?)
+        rustix::fs::fsync(lower::open_again(open.node.place.at()?, OFlags::RDONLY)?)
     }
 
     pub(super) fn read(&self, mut request: Request<'_>) -> Result<ReadPlan, Errno> {
@@ -171,7 +171,7 @@ impl Fs {
         let len = size as usize;
         let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
         if write_flags & WRITE_KILL_SUIDGID != 0 {
-            lower::take_privileges(&open.node.place)?;
+            lower::take_privileges(open.node.place.at()?)?;
         }
         open.file.note_change();
         // A write-back of the kernel's own pages has its offset, whatever the file was opened with.
@@ -183,7 +183,7 @@ impl Fs {
         let FallocateIn { fh, offset, length, mode, .. } = request.body.take()?;
         let open = self.handles.file(fh)?;
         let flags = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
-        let lower = lower::open_again(&open.node.place, OFlags::RDWR)?;
+        let lower = lower::open_again(open.node.place.at()?, OFlags::RDWR)?;
         // Collapsing and inserting move all that follows.
         let moves = flags.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE);
         let changed = if moves { u64::MAX } else { length };
@@ -200,7 +200,7 @@ impl Fs {
         };
         // Dirty pages may lie in a hole of the lower file.
         open.file.settle()?;
-        let lower = lower::open_again(&open.node.place, OFlags::RDONLY)?;
+        let lower = lower::open_again(open.node.place.at()?, OFlags::RDONLY)?;
         put(out, &LseekOut { offset: rustix::fs::seek(&lower, from)? });
         Ok(())
     }
@@ -213,8 +213,8 @@ impl Fs {
         }
         let (from, to) = (self.handles.file(fh_in)?, self.handles.file(fh_out)?);
         from.file.settle()?;
-        let source = lower::open_again(&from.node.place, OFlags::RDONLY)?;
-        let target = lower::open_again(&to.node.place, OFlags::RDWR)?;
+        let source = lower::open_again(from.node.place.at()?, OFlags::RDONLY)?;
+        let target = lower::open_again(to.node.place.at()?, OFlags::RDWR)?;
         // A reply has 32 bits.
         let most = len.min(1 << 30) as usize;
         let copied = to.file.change_below(off_out, most as u64, || {

@@ -39,7 +39,7 @@ impl Fs {
     pub(super) fn opendir(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
         let OpenIn { .. } = request.body.take()?;
-        let lower = lower::open_again(&node.place, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let lower = lower::open_again(node.place.at()?, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let directory = Arc::new(Directory { node, lower, position: Mutex::default() });
         let fh = self.handles.add(Handle::Directory(directory));
         put(out, &OpenOut { fh, open_flags: 0, backing_id: 0 });

@@ -1,5 +1,6 @@
 //! Names: looking up, creating, linking, renaming and removing.
 
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, RenameFlags};
@@ -66,7 +67,7 @@ impl Fs {
         let kind = FileType::from_raw_mode(mode as RawMode);
         {
             let _disguise = request.caller().disguise()?;
-            rustix::fs::mknodat(&parent.place, name, kind, permissions(mode), lower::device_of(rdev))?;
+            rustix::fs::mknodat(parent.place.at()?, name, kind, permissions(mode), lower::device_of(rdev))?;
         }
         self.made(&parent, name, out)
     }
@@ -78,7 +79,7 @@ impl Fs {
         set_mask(umask);
         {
             let _disguise = request.caller().disguise()?;
-            rustix::fs::mkdirat(&parent.place, name, permissions(mode))?;
+            rustix::fs::mkdirat(parent.place.at()?, name, permissions(mode))?;
         }
         self.made(&parent, name, out)
     }
@@ -88,14 +89,14 @@ impl Fs {
         let (name, target) = (request.body.name()?, request.body.name()?);
         {
             let _disguise = request.caller().disguise()?;
-            rustix::fs::symlinkat(target, &parent.place, name)?;
+            rustix::fs::symlinkat(target, parent.place.at()?, name)?;
         }
         self.made(&parent, name, out)
     }
 
     pub(super) fn readlink(&self, request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
-        let target = rustix::fs::readlinkat(&node.place, "", Vec::new())?;
+        let target = rustix::fs::readlinkat(node.place.at()?, "", Vec::new())?;
         out.extend_from_slice(target.as_bytes());
         Ok(())
     }
@@ -105,7 +106,9 @@ impl Fs {
         let LinkIn { oldnodeid } = request.body.take()?;
         let name = request.body.name()?;
         let node = self.nodes.get(oldnodeid)?;
-        rustix::fs::linkat(CWD, lower::link_of(&node.place), &parent.place, name, AtFlags::SYMLINK_FOLLOW)?;
+        let place = node.place.at()?;
+        let link = lower::link_of(place.as_fd());
+        rustix::fs::linkat(CWD, link, parent.place.at()?, name, AtFlags::SYMLINK_FOLLOW)?;
         self.made(&parent, name, out)
     }
 
@@ -113,17 +116,17 @@ impl Fs {
         let parent = self.nodes.get(request.head.nodeid)?;
         let name = request.body.name()?;
         if is_directory {
-            return rustix::fs::unlinkat(&parent.place, name, AtFlags::REMOVEDIR);
+            return rustix::fs::unlinkat(parent.place.at()?, name, AtFlags::REMOVEDIR);
         }
         let last = self.last_name(&parent, name);
-        rustix::fs::unlinkat(&parent.place, name, AtFlags::empty())?;
+        rustix::fs::unlinkat(parent.place.at()?, name, AtFlags::empty())?;
         last.into_iter().for_each(|key| self.files.drop_idle(key));
         Ok(())
     }
 
     /// Returns the file of a name if it has no other: its space must become free with the name.
     fn last_name(&self, parent: &Node, name: &std::ffi::OsStr) -> Option<Key> {
-        let stat = lower::stat_at(&parent.place, name).ok()?;
+        let stat = lower::stat_at(parent.place.at().ok()?, name).ok()?;
         (stat.stx_nlink == 1).then(|| Key::of(&stat))
     }
 
@@ -142,16 +145,17 @@ impl Fs {
         let last = if flags.contains(RenameFlags::EXCHANGE) { None } else { self.last_name(&to, new) };
         let replaced = last.filter(|key| {
             // Renaming a file to another of its own names removes neither.
-            lower::stat_at(&parent.place, old).is_ok_and(|stat| Key::of(&stat) != *key)
+            let stat = parent.place.at().and_then(|directory| lower::stat_at(directory, old));
+            stat.is_ok_and(|stat| Key::of(&stat) != *key)
         });
         if flags.contains(RenameFlags::WHITEOUT) {
             // The kernel has checked that the caller may make devices.
             let _disguise = request.caller().disguise()?;
-            rustix::fs::renameat_with(&parent.place, old, &to.place, new, flags)?;
+            rustix::fs::renameat_with(parent.place.at()?, old, to.place.at()?, new, flags)?;
         } else if flags.is_empty() {
-            rustix::fs::renameat(&parent.place, old, &to.place, new)?;
+            rustix::fs::renameat(parent.place.at()?, old, to.place.at()?, new)?;
         } else {
-            rustix::fs::renameat_with(&parent.place, old, &to.place, new, flags)?;
+            rustix::fs::renameat_with(parent.place.at()?, old, to.place.at()?, new, flags)?;
         }
         replaced.into_iter().for_each(|key| self.files.drop_idle(key));
         Ok(())
@@ -168,11 +172,11 @@ impl Fs {
         match name {
             None => {
                 let name = std::ffi::OsStr::from_bytes(b".");
-                rustix::fs::openat(&parent.place, name, flags | OFlags::TMPFILE, permissions(mode))
+                rustix::fs::openat(parent.place.at()?, name, flags | OFlags::TMPFILE, permissions(mode))
             }
             Some(name) => {
                 let flags = flags | OFlags::CREATE | OFlags::EXCL;
-                rustix::fs::openat(&parent.place, name, flags, permissions(mode))
+                rustix::fs::openat(parent.place.at()?, name, flags, permissions(mode))
             }
         }
     }

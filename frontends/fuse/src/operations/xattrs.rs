@@ -1,5 +1,7 @@
 //! Extended attributes, access control lists among them.
 
+use std::os::fd::AsFd;
+
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
@@ -33,35 +35,39 @@ fn answer(
 impl Fs {
     pub(super) fn getxattr(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
+        let place = node.place.at()?;
         let wanted = request.body.take()?;
         let name = request.body.name()?;
-        answer(wanted, out, |value| rustix::fs::getxattr(lower::link_of(&node.place), name, value))
+        answer(wanted, out, |value| rustix::fs::getxattr(lower::link_of(place.as_fd()), name, value))
     }
 
     pub(super) fn listxattr(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
+        let place = node.place.at()?;
         let wanted = request.body.take()?;
-        answer(wanted, out, |list| rustix::fs::listxattr(lower::link_of(&node.place), list))
+        answer(wanted, out, |list| rustix::fs::listxattr(lower::link_of(place.as_fd()), list))
     }
 
     pub(super) fn setxattr(&self, mut request: Request<'_>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
+        let place = node.place.at()?;
         let SetxattrIn { size, flags, setxattr_flags, .. } = request.body.take()?;
         let name = request.body.name()?;
         let value = request.body.bytes(size as usize)?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-        rustix::fs::setxattr(lower::link_of(&node.place), name, value, flags)?;
+        rustix::fs::setxattr(lower::link_of(place.as_fd()), name, value, flags)?;
         // A list whose group the caller is not in: the kernel asks for what it would do itself.
         if setxattr_flags & 1 != 0 {
-            let mode = u32::from(lower::stat(&node.place)?.stx_mode);
-            lower::set_mode(&node.place, mode & !0o2000)?;
+            let mode = u32::from(node.stat()?.stx_mode);
+            lower::set_mode(node.place.at()?, mode & !0o2000)?;
         }
         Ok(())
     }
 
     pub(super) fn removexattr(&self, mut request: Request<'_>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
+        let place = node.place.at()?;
         let name = request.body.name()?;
-        rustix::fs::removexattr(lower::link_of(&node.place), name)
+        rustix::fs::removexattr(lower::link_of(place.as_fd()), name)
     }
 }

@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use octavo::CacheMode;
+use octavo_fuse::MountOptions;
 
-use crate::rig::rig;
+use crate::rig::{rig, rig_with};
 
 #[test]
 fn links_renames_and_directories_are_those_of_the_lower_file_system() {
@@ -45,4 +46,39 @@ fn a_large_directory_lists_each_entry_once() {
         .collect();
     assert_eq!(listed.len(), names.len());
     assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), names);
+}
+
+/// Root opens files by handle, so the kernel may know more files than the process may open.
+#[test]
+fn more_files_are_known_than_have_descriptors() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can open files by handle");
+        return;
+    }
+    let options = MountOptions { places_max: 8, files_max: 16, ..MountOptions::default() };
+    let Some(rig) = rig_with(CacheMode::Writeback, &options) else { return };
+    let path = |directory: u32, file: u32| format!("{directory}/{file}");
+    for directory in 0..10 {
+        fs::create_dir(rig.target.join(directory.to_string())).unwrap();
+        for file in 0..40 {
+            fs::write(rig.target.join(path(directory, file)), path(directory, file)).unwrap();
+        }
+    }
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(rig.mount.as_ref().unwrap().stat().nodes > 400);
+    assert!(descriptors < 200, "{descriptors} descriptors for 400 files");
+    for directory in 0..10 {
+        for file in 0..40 {
+            let (above, expected) = (rig.target.join(path(directory, file)), path(directory, file));
+            assert_eq!(fs::read_to_string(&above).unwrap(), expected);
+            fs::rename(&above, above.with_extension("new")).unwrap();
+        }
+    }
+    // Another file may get the number of a file that was removed below.
+    fs::remove_dir_all(rig.source.join("9")).unwrap();
+    (0..40).for_each(|file| fs::write(rig.source.join(format!("again{file}")), format!("{file}")).unwrap());
+    for file in 0..40 {
+        let text = fs::read_to_string(rig.target.join(format!("again{file}"))).unwrap();
+        assert_eq!(text, file.to_string());
+    }
 }
