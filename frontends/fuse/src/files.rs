@@ -6,8 +6,9 @@
 //!   and then raises `File::visible`; reads end there, so no reader sees the zeros in between.
 //! - **F2** A file is idle while it has no handles. Idle files are closed, the longest idle first,
 //!   when there are more than `files_max`.
-//! - **F3** When a file is opened that has no handle, its stamp is compared: if another program has
-//!   changed the file since the last close, all its pages are dropped.
+//! - **F3** When a file is opened, its stamp is compared, unless no other program may change it: if
+//!   another program has changed the file since the last look, its clean pages are dropped. A
+//!   change by this mount, also a write-back, counts as no other's; `Seen::pages_written` tells.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
@@ -21,6 +22,7 @@ use octavo::{Object, Partition};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
+use crate::behaviour::Behaviour;
 use crate::errors::errno_of;
 use crate::lower::{self, Key, Stamp};
 use crate::nodes::Node;
@@ -34,7 +36,15 @@ pub struct File {
     visible: AtomicU64,
     /// This mount has changed the file since its stamp was taken.
     is_changed: AtomicBool,
-    stamp: Mutex<Stamp>,
+    seen: Mutex<Seen>,
+}
+
+/// The file as it was last seen (F3).
+#[derive(Clone, Copy)]
+struct Seen {
+    stamp: Stamp,
+    /// Pages that the cache had written to the file by then.
+    pages_written: u64,
 }
 
 struct Held {
@@ -181,26 +191,30 @@ impl File {
 
     /// F3.
     fn look(&self, node: &Node) -> Result<(), Errno> {
-        let now = Stamp::of(&node.stat()?);
-        let mut stamp = lock(&self.stamp);
-        let is_ours = self.is_changed.swap(false, Relaxed);
-        if *stamp != now && !is_ours {
+        let mut seen = lock(&self.seen);
+        let object = self.object();
+        // The count first: a write-back in between then counts as this mount's change.
+        let pages_written = object.pages_written();
+        let now = Seen { stamp: Stamp::of(&node.stat()?), pages_written };
+        let is_ours = self.is_changed.swap(false, Relaxed) || pages_written != seen.pages_written;
+        if now.stamp != seen.stamp && !is_ours {
             let _length = lock(&self.length);
-            let object = self.object();
-            object.start_generation().map_err(|error| errno_of(&error))?;
+            object.adopt_len_bytes().map_err(|error| errno_of(&error))?;
+            object.invalidate(0, u64::MAX).map_err(|error| errno_of(&error))?;
             self.visible.store(object.len_bytes(), Relaxed);
         }
-        *stamp = now;
+        *seen = now;
         Ok(())
     }
 
-    /// Takes the stamp again after this mount has changed the file.
-    fn restamp(&self, node: &Node) {
-        if self.is_changed.load(Relaxed)
+    /// Looks again after this mount has changed the file, so that the next change is another's.
+    fn look_after_changes(&self, node: &Node) {
+        let mut seen = lock(&self.seen);
+        let pages_written = self.object().pages_written();
+        if (self.is_changed.swap(false, Relaxed) || pages_written != seen.pages_written)
             && let Ok(stat) = node.stat()
         {
-            *lock(&self.stamp) = Stamp::of(&stat);
-            self.is_changed.store(false, Relaxed);
+            *seen = Seen { stamp: Stamp::of(&stat), pages_written };
         }
     }
 }
@@ -243,13 +257,16 @@ pub struct Files {
     table: Mutex<Table>,
     files_max: usize,
     direct: bool,
+    /// No other program changes files.
+    is_exclusive: bool,
     chooser: Box<Chooser>,
     root: PathBuf,
 }
 
 impl Files {
-    pub fn new(root: PathBuf, files_max: usize, direct: bool, chooser: Box<Chooser>) -> Files {
-        Files { table: Mutex::default(), files_max, direct, chooser, root }
+    pub fn new(root: PathBuf, behaviour: &Behaviour, chooser: Box<Chooser>) -> Files {
+        let Behaviour { files_max, direct, is_exclusive, .. } = *behaviour;
+        Files { table: Mutex::default(), files_max, direct, is_exclusive, chooser, root }
     }
 
     /// Opens a file for a handle.
@@ -285,7 +302,7 @@ impl Files {
             if state.is_closed {
                 continue;
             }
-            if state.handles == 0 {
+            if !self.is_exclusive {
                 entry.file.look(node)?;
             }
             self.make_writable(&entry.file, node, for_writing)?;
@@ -307,7 +324,7 @@ impl Files {
             length: Mutex::default(),
             visible,
             is_changed: AtomicBool::new(false),
-            stamp: Mutex::new(stamp),
+            seen: Mutex::new(Seen { stamp, pages_written: 0 }),
         });
         let entry = Arc::new(Entry { file, state: Mutex::default() });
         let mut table = lock(&self.table);
@@ -413,7 +430,9 @@ impl Files {
         if state.handles > 0 {
             return;
         }
-        entry.file.restamp(node);
+        if !self.is_exclusive {
+            entry.file.look_after_changes(node);
+        }
         let is_removed = node.stat().is_ok_and(|stat| stat.stx_nlink == 0);
         if !is_removed {
             let mut table = lock(&self.table);

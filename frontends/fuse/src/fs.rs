@@ -7,34 +7,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use rustix::fs::Statx;
 use rustix::io::Errno;
 
+use crate::behaviour::Behaviour;
 use crate::files::{Chooser, Files};
 use crate::handles::Handles;
 use crate::lower;
 use crate::nodes::{Node, Nodes};
 use crate::place::handle_of;
 use crate::wire::{Attr, AttrOut, EntryOut};
-
-/// How the mount behaves.
-#[derive(Clone, Debug)]
-pub struct Behaviour {
-    /// How long the kernel may keep names and attributes.
-    pub valid: Duration,
-    /// The kernel may keep names that do not exist, too.
-    pub keeps_absence: bool,
-    /// No writes.
-    pub read_only: bool,
-    /// Most files whose pages are kept; a file takes two descriptors.
-    pub files_max: usize,
-    /// Most nodes that keep a descriptor, where handles serve the others.
-    pub places_max: usize,
-    /// Bypass the kernel's page cache below.
-    pub direct: bool,
-}
 
 /// What all threads of a mount share.
 pub struct Fs {
@@ -59,7 +42,7 @@ impl Fs {
         let stat = lower::stat(&root)?;
         Ok(Fs {
             nodes: Nodes::new(root, &stat, behaviour.places_max),
-            files: Files::new(path, behaviour.files_max, behaviour.direct, chooser),
+            files: Files::new(path, &behaviour, chooser),
             handles: Handles::default(),
             behaviour,
             is_stopping: AtomicBool::new(false),

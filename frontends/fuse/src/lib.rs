@@ -26,6 +26,7 @@
 
 #![warn(missing_debug_implementations)]
 
+mod behaviour;
 mod device;
 mod errors;
 mod files;
@@ -51,8 +52,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, OFlags};
 use zerocopy::IntoBytes;
 
+use behaviour::Behaviour;
 use device::{Device, Nothing};
-use fs::{Behaviour, Fs};
+use fs::Fs;
 use mounting::{MountFlagsWanted, Mounted};
 use wire::{InHeader, InitIn, InitOut, Opcode, Reader, init};
 use worker::{REQUEST_BYTES_MAX, TRANSFER_BYTES_MAX, Worker};
@@ -60,6 +62,25 @@ use worker::{REQUEST_BYTES_MAX, TRANSFER_BYTES_MAX, Worker};
 /// Requests that the kernel may have in flight on behalf of nobody who waits for them, such as
 /// read-ahead. Too few leave programs waiting for each other.
 const BACKGROUND_MAX: u16 = 128;
+
+/// How long the kernel keeps names and attributes by default.
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What other programs may do to the lower directory while it is mounted, and when the mount sees
+/// it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coherence {
+    /// They may change it. An `open` sees all changes that were made before it, to files that no
+    /// program changes through the mount at the same time. A file that is open keeps the pages that
+    /// it has; pages that are read later have the bytes of then. Names and attributes are as old as
+    /// [`MountOptions::valid`] at most.
+    #[default]
+    CloseToOpen,
+    /// They change nothing: their changes may never be seen, and may be overwritten. Saves the
+    /// kernel and the mount most requests for attributes.
+    Exclusive,
+}
 
 /// How a directory is mounted.
 #[derive(Clone, Debug)]
@@ -72,11 +93,11 @@ pub struct MountOptions {
     pub suid: bool,
     /// Device files can be opened. Needs root. Default: false.
     pub dev: bool,
-    /// How long the kernel may keep names and attributes before it asks again. Default: 1 s. Where
-    /// no other program changes the directory, an hour saves requests.
-    pub valid: Duration,
-    /// The kernel may also keep that a name does not exist. Default: false.
-    pub keeps_absence: bool,
+    /// What other programs may do to the lower directory. Default: [`Coherence::CloseToOpen`].
+    pub coherence: Coherence,
+    /// How long the kernel may keep names and attributes before it asks again. Default: 1 s, or an
+    /// hour with [`Coherence::Exclusive`].
+    pub valid: Option<Duration>,
     /// Threads. Default: one for each processor, at least 2 and at most 16.
     pub threads: usize,
     /// Most files whose pages are kept. Each takes two descriptors. Default: an eighth of the
@@ -100,8 +121,8 @@ impl Default for MountOptions {
             read_only: false,
             suid: false,
             dev: false,
-            valid: Duration::from_secs(1),
-            keeps_absence: false,
+            coherence: Coherence::default(),
+            valid: None,
             threads,
             files_max: (descriptors / 8).max(16) as usize,
             places_max: (descriptors / 4).max(16) as usize,
@@ -151,9 +172,10 @@ impl Mount {
         let root = rustix::fs::open(source, flags, Mode::empty())
             .map_err(|errno| format!("cannot open the directory {}: {errno}", source.display()))?;
         let path = lower::path_of(&root).unwrap_or_else(|_| PathBuf::from(source));
+        let is_exclusive = options.coherence == Coherence::Exclusive;
         let behaviour = Behaviour {
-            valid: options.valid,
-            keeps_absence: options.keeps_absence,
+            valid: options.valid.unwrap_or(if is_exclusive { HOUR } else { SECOND }),
+            is_exclusive,
             read_only: options.read_only,
             files_max: options.files_max,
             places_max: options.places_max,

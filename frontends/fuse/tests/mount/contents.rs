@@ -104,3 +104,34 @@ fn a_file_that_another_program_changes_while_nobody_has_it_open_is_read_anew() {
     fs::write(&below, bytes(70_000, 5)).unwrap();
     assert!(fs::read(&above).unwrap() == bytes(70_000, 5));
 }
+
+/// The cache's own write-backs change the file's times, too. They must not be taken for another
+/// program's changes.
+#[test]
+fn write_backs_between_opens_drop_no_pages() {
+    let Some(rig) = rig(CacheMode::Writeback) else { return };
+    let path = rig.target.join("file");
+    let mut expected = bytes(200_000, 6);
+    fs::write(&path, &expected).unwrap();
+    for round in 0..5_u8 {
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.write_all_at(&[round; 10_000], 15_000 * u64::from(round)).unwrap();
+        expected[15_000 * usize::from(round)..][..10_000].fill(round);
+        drop(file);
+        rig.partition.sync().unwrap();
+        let fills = rig.partition.stat().fills;
+        assert!(fs::read(&path).unwrap() == expected, "round {round}");
+        assert_eq!(rig.partition.stat().fills, fills, "round {round}: pages were read again");
+    }
+}
+
+#[test]
+fn an_open_sees_what_another_program_has_changed_while_the_file_was_open() {
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    let (above, below) = (rig.target.join("file"), rig.source.join("file"));
+    fs::write(&below, bytes(100_000, 7)).unwrap();
+    let _open = File::open(&above).unwrap();
+    assert!(fs::read(&above).unwrap() == bytes(100_000, 7));
+    fs::write(&below, bytes(120_000, 8)).unwrap();
+    assert!(fs::read(&above).unwrap() == bytes(120_000, 8));
+}

@@ -1,0 +1,21 @@
+//! [`Behaviour`]: the options of a mount, as its parts see them.
+
+use std::time::Duration;
+
+/// How the mount behaves.
+#[derive(Clone, Debug)]
+pub struct Behaviour {
+    /// How long the kernel may keep names and attributes.
+    pub valid: Duration,
+    /// No other program changes the lower directory. The kernel may also keep that names do not
+    /// exist.
+    pub is_exclusive: bool,
+    /// No writes.
+    pub read_only: bool,
+    /// Most files whose pages are kept; a file takes two descriptors.
+    pub files_max: usize,
+    /// Most nodes that keep a descriptor, where handles serve the others.
+    pub places_max: usize,
+    /// Bypass the kernel's page cache below.
+    pub direct: bool,
+}
