@@ -152,6 +152,11 @@ impl Ring {
 
     /// Serves the ring until it is stopped. Returns the index of the next request.
     pub fn run(mut self) -> u16 {
+        if self.ring.next_used() != 0 {
+            // A predecessor may have been killed between the used ring and the signal. Where the
+            // guest asks for signals by index, no later one would come.
+            self.orders.signal();
+        }
         if let Err(Broken(why)) = self.resume().and_then(|()| self.serve()) {
             self.visit.counts.broken();
             self.journal.warn(format_args!("the device is broken until the guest resets it: {why}"));

@@ -64,6 +64,8 @@ fn a_request_that_has_entered_the_used_ring_is_not_repeated() {
     record.write_all_at(&0_u16.to_le_bytes(), 12).unwrap();
     guest.set_used(1);
     let _vmm = guest.connect(&rig.socket);
+    // Nor had it signalled: the guest would wait for ever.
+    guest.wait_for_signal();
     guest.request(4, 4, 0, Descriptor { len: 0, ..DATA });
     guest.offer(&[4]);
     guest.wait_for(2);

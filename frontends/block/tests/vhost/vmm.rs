@@ -153,6 +153,15 @@ impl Guest {
         }
     }
 
+    /// Waits until the device has signalled the guest.
+    pub fn wait_for_signal(&self) {
+        let start = Instant::now();
+        while self.call.read().is_err() {
+            assert!(start.elapsed() < PATIENCE, "the device has not signalled the guest");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Waits until the device says that it is broken.
     pub fn wait_until_broken(&self) {
         let start = Instant::now();
