@@ -78,6 +78,7 @@ pub use octavo_share::UNLIMITED;
 pub use octavo_table::MissCurve;
 
 pub use api::cache::Cache;
+pub use api::charge::Charge;
 pub use api::owned_pin::OwnedPin;
 pub use api::pin::{Pin, PinOrCopy};
 pub use api::queue::Queue;

@@ -14,6 +14,8 @@ pub struct Behaviour {
     pub read_only: bool,
     /// Most files whose pages are kept; a file takes two descriptors.
     pub files_max: usize,
+    /// Above this number the kernel is asked to forget nodes.
+    pub nodes_max: usize,
     /// Most nodes that keep a descriptor, where handles serve the others.
     pub places_max: usize,
     /// Bypass the kernel's page cache below.

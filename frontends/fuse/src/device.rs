@@ -102,6 +102,18 @@ impl Device {
         self.write(parts);
     }
 
+    /// Tells the kernel what it did not ask for.
+    ///
+    /// # Errors
+    /// EINVAL if the kernel does not know the notification.
+    pub fn notify(&self, code: i32, body: &[&[u8]]) -> Result<(), Errno> {
+        let len = body.iter().map(|part| part.len()).sum::<usize>();
+        let head = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error: code, unique: 0 };
+        let mut parts = vec![IoSlice::new(head.as_bytes())];
+        parts.extend(body.iter().map(|part| IoSlice::new(part)));
+        rustix::io::writev(&self.0, &parts).map(|_| ())
+    }
+
     fn write(&self, parts: &[IoSlice<'_>]) {
         match rustix::io::writev(&self.0, parts) {
             // The program was interrupted, or the file system unmounted.

@@ -6,18 +6,21 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use octavo::Cache;
 use rustix::fs::Statx;
 use rustix::io::Errno;
+use zerocopy::IntoBytes;
 
 use crate::behaviour::Behaviour;
+use crate::device::Device;
 use crate::files::{Chooser, Files};
 use crate::handles::Handles;
 use crate::lower;
 use crate::nodes::{Node, Nodes};
 use crate::place::handle_of;
-use crate::wire::{Attr, AttrOut, EntryOut};
+use crate::wire::{Attr, AttrOut, EntryOut, NOTIFY_PRUNE, NotifyPruneOut};
 
 /// What all threads of a mount share.
 pub struct Fs {
@@ -26,27 +29,47 @@ pub struct Fs {
     pub handles: Handles,
     pub behaviour: Behaviour,
     pub is_stopping: AtomicBool,
+    /// The kernel does not know the notification.
+    cannot_prune: AtomicBool,
 }
 
 impl Fs {
     /// Begins with the root directory.
     ///
     /// # Errors
-    /// Those of `stat`.
+    /// Those of `stat`, and ENOMEM.
     pub fn new(
-        root: OwnedFd,
-        path: PathBuf,
+        cache: &Cache,
+        (root, path): (OwnedFd, PathBuf),
         behaviour: Behaviour,
         chooser: Box<Chooser>,
     ) -> Result<Fs, Errno> {
         let stat = lower::stat(&root)?;
         Ok(Fs {
-            nodes: Nodes::new(root, &stat, behaviour.places_max),
+            nodes: Nodes::new(root, &stat, cache, (behaviour.nodes_max, behaviour.places_max))?,
             files: Files::new(path, &behaviour, chooser),
             handles: Handles::default(),
             behaviour,
             is_stopping: AtomicBool::new(false),
+            cannot_prune: AtomicBool::new(false),
         })
+    }
+
+    /// Asks the kernel to forget nodes if it knows too many. Kernels before Linux 6.18 forget only
+    /// when they are short of memory.
+    pub fn prune(&self, device: &Device) {
+        if self.cannot_prune.load(Relaxed) {
+            return;
+        }
+        let surplus = self.nodes.surplus();
+        if surplus.is_empty() {
+            return;
+        }
+        let head = NotifyPruneOut { count: surplus.len() as u32, padding: 0, spare: 0 };
+        if let Err(errno) = device.notify(NOTIFY_PRUNE, &[head.as_bytes(), surplus.as_bytes()]) {
+            log::debug!("the kernel cannot be asked to forget files: {errno}");
+            self.cannot_prune.store(true, Relaxed);
+        }
     }
 
     /// Looks up an entry of a directory, and counts the lookup.
@@ -70,7 +93,7 @@ impl Fs {
     pub fn enter(&self, file: OwnedFd) -> Result<(Arc<Node>, Statx), Errno> {
         // Of the descriptor: the name may lead elsewhere by now.
         let stat = lower::stat(&file)?;
-        Ok((self.nodes.enter(&stat, file), stat))
+        Ok((self.nodes.enter(&stat, file)?, stat))
     }
 
     /// Returns the attributes of a node, with the length that its readers see.

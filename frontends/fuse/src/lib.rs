@@ -103,6 +103,10 @@ pub struct MountOptions {
     /// Most files whose pages are kept. Each takes two descriptors. Default: an eighth of the
     /// process's descriptors.
     pub files_max: usize,
+    /// Above this number of known files and directories the kernel is asked to forget some (Linux
+    /// 6.18; older kernels forget when they are short of memory). Each takes about 300 bytes of the
+    /// cache's `memory_max`; when that leaves no room, lookups fail with ENOMEM. Default: 1 << 20.
+    pub nodes_max: usize,
     /// Most files that are known by a descriptor of their own. As root, on file systems that have
     /// handles, any number more are known by these. Default: a quarter of the process's
     /// descriptors.
@@ -125,6 +129,7 @@ impl Default for MountOptions {
             valid: None,
             threads,
             files_max: (descriptors / 8).max(16) as usize,
+            nodes_max: 1 << 20,
             places_max: (descriptors / 4).max(16) as usize,
             direct: true,
         }
@@ -178,10 +183,11 @@ impl Mount {
             is_exclusive,
             read_only: options.read_only,
             files_max: options.files_max,
+            nodes_max: options.nodes_max,
             places_max: options.places_max,
             direct: options.direct,
         };
-        let fs = Fs::new(root, path.clone(), behaviour, Box::new(choose));
+        let fs = Fs::new(&cache, (root, path.clone()), behaviour, Box::new(choose));
         let fs = Arc::new(fs.map_err(|errno| format!("{}: {errno}", source.display()))?);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
         let wanted = MountFlagsWanted {

@@ -8,11 +8,13 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use octavo::{Cache, Charge};
 use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
+use crate::errors::errno_of;
 use crate::lower::{self, Key};
 use crate::place::{Handle, Place, Places, handle_of};
 use crate::wire::ROOT;
@@ -45,9 +47,26 @@ struct Table {
     by_key: HashMap<Key, Arc<Node>>,
 }
 
+/// The memory of a node and of its places in the table, in bytes, about. The tables of the maps are
+/// at least half full.
+const NODE_BYTES: u64 = {
+    let maps = size_of::<(u64, Arc<Node>)>() + size_of::<(Key, Arc<Node>)>() + 2;
+    let handle = 48;
+    (size_of::<Node>() + 2 * size_of::<usize>() + 2 * maps + handle) as u64
+};
+
+/// Nodes are charged in steps of this many.
+const STEP: usize = 1024;
+
+/// How many nodes the kernel is asked to forget at a time.
+const SURPLUS: usize = 64;
+
 /// All nodes of a mount.
 pub struct Nodes {
     table: RwLock<Table>,
+    /// The table's memory.
+    charge: Mutex<Charge>,
+    nodes_max: usize,
     /// Numbers are used once, so generations are not needed.
     next: AtomicU64,
     places: Arc<Places>,
@@ -55,11 +74,23 @@ pub struct Nodes {
 
 impl Nodes {
     /// Begins with the root. At most `open_max` nodes have descriptors, where handles serve.
-    pub fn new(root: OwnedFd, stat: &Statx, open_max: usize) -> Nodes {
+    /// The kernel is asked to forget some if there are more than `nodes_max`.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new(
+        root: OwnedFd,
+        stat: &Statx,
+        cache: &Cache,
+        (nodes_max, open_max): (usize, usize),
+    ) -> Result<Nodes, Errno> {
         let places = Places::new(&root, stat, open_max);
-        let nodes = Nodes { table: RwLock::default(), next: AtomicU64::new(ROOT), places };
-        nodes.enter(stat, root);
-        nodes
+        let charge = cache.charge(STEP as u64 * NODE_BYTES, "the table of known files");
+        let charge = Mutex::new(charge.map_err(|error| errno_of(&error))?);
+        let (table, next) = (RwLock::default(), AtomicU64::new(ROOT));
+        let nodes = Nodes { table, charge, nodes_max, next, places };
+        nodes.enter(stat, root)?;
+        Ok(nodes)
     }
 
     fn shared(&self) -> std::sync::RwLockReadGuard<'_, Table> {
@@ -99,22 +130,48 @@ impl Nodes {
     }
 
     /// Counts a lookup of an open file. Makes its node if it has none.
-    pub fn enter(&self, stat: &Statx, file: OwnedFd) -> Arc<Node> {
+    ///
+    /// # Errors
+    /// ENOMEM if `memory_max` leaves no room for it.
+    pub fn enter(&self, stat: &Statx, file: OwnedFd) -> Result<Arc<Node>, Errno> {
         let key = Key::of(stat);
         let is_it =
             |node: &Node| node.place.handle().is_none_or(|known| handle_of(&file, c"").as_ref() == Ok(known));
         let mut table = self.exclusive();
         if let Some(node) = table.by_key.get(&key).filter(|node| is_it(node)) {
             node.lookups.fetch_add(1, Relaxed);
-            return node.clone();
+            return Ok(node.clone());
         }
+        self.charge_for(table.by_id.len() + 1)?;
         let id = self.next.fetch_add(1, Relaxed);
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
         let place = self.places.place(file, stat);
         let node = Arc::new(Node { id, key, kind, place, lookups: AtomicU64::new(1) });
         table.by_id.insert(id, node.clone());
         table.by_key.insert(key, node.clone());
-        node
+        Ok(node)
+    }
+
+    /// Charges the memory of this many nodes.
+    fn charge_for(&self, count: usize) -> Result<(), Errno> {
+        let mut charge = self.charge.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = count.next_multiple_of(STEP) as u64 * NODE_BYTES;
+        if bytes <= charge.bytes() {
+            return Ok(());
+        }
+        charge.resize(bytes).map_err(|error| {
+            log::warn!("cannot know {count} files: {error}");
+            errno_of(&error)
+        })
+    }
+
+    /// Returns nodes that the kernel should forget, if there are too many.
+    pub fn surplus(&self) -> Vec<u64> {
+        let table = self.shared();
+        match table.by_id.len() > self.nodes_max {
+            true => table.by_id.keys().copied().filter(|id| *id != ROOT).take(SURPLUS).collect(),
+            false => Vec::new(),
+        }
     }
 
     /// Takes back lookups of a node. Returns the node if none is left.
@@ -130,6 +187,16 @@ impl Nodes {
             return None;
         }
         let node = table.by_id.remove(&id)?;
+        if table.by_id.len().is_multiple_of(STEP) {
+            // Rarely: it moves all entries.
+            if table.by_id.capacity() > 4 * table.by_id.len().max(STEP) {
+                table.by_id.shrink_to_fit();
+                table.by_key.shrink_to_fit();
+            }
+            let mut charge = self.charge.lock().unwrap_or_else(PoisonError::into_inner);
+            // A smaller charge is never refused.
+            let _ = charge.resize((table.by_id.len() + STEP) as u64 * NODE_BYTES);
+        }
         // Unless another file has the number by now.
         if table.by_key.get(&node.key).is_some_and(|other| other.id == id) {
             table.by_key.remove(&node.key);

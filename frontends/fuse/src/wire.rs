@@ -81,6 +81,9 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// A flag of WRITE: the kernel writes its own pages, of a shared mapping.
 pub const WRITE_CACHE: u32 = 1 << 0;
+/// Asks the kernel to forget nodes, as far as nothing uses them (protocol 7.45). A notification has
+/// its number in place of an error.
+pub const NOTIFY_PRUNE: i32 = 9;
 /// A flag of FSYNC: data only.
 pub const FSYNC_DATA: u32 = 1 << 0;
 
@@ -171,6 +174,8 @@ messages! {
         mtime: SxTime, rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
     }
     StatxOut { attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: Statx, }
+    /// The nodes follow.
+    NotifyPruneOut { count: u32, padding: u32, spare: u64, }
 }
 
 /// The bytes of a request that were not taken yet.

@@ -81,6 +81,7 @@ impl Worker {
         }
         loop {
             let taken = self.take();
+            self.fs.prune(&self.device);
             let any = self.collect();
             match taken {
                 Ok(false) if !any => self.wait(),

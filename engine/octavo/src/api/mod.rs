@@ -4,6 +4,7 @@
 //! Not here: tasks in flight (`flight`), hits (`pages`), threads and sizes (`control`).
 
 pub(crate) mod cache;
+pub(crate) mod charge;
 mod debug;
 mod foreign;
 mod lifecycle;

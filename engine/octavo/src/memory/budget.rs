@@ -94,11 +94,16 @@ impl Charge {
         self.bytes
     }
 
+    /// Adds another charge of the same budget.
+    pub fn join(&mut self, mut other: Charge) {
+        debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "charges of one budget");
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// Changes the charge to `bytes`: takes more, or returns some.
     pub fn resize(&mut self, bytes: u64, what: &str) -> Result<(), Error> {
         if bytes > self.bytes {
-            let mut more = self.budget.charge(bytes - self.bytes, what)?;
-            self.bytes += std::mem::take(&mut more.bytes);
+            self.join(self.budget.charge(bytes - self.bytes, what)?);
         } else {
             self.budget.used_bytes.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
             self.bytes = bytes;

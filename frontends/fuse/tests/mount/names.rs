@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::time::{Duration, Instant};
 
 use octavo::CacheMode;
 use octavo_fuse::MountOptions;
 
-use crate::rig::{rig, rig_with};
+use crate::rig::{PATIENCE, rig, rig_with};
 
 #[test]
 fn links_renames_and_directories_are_those_of_the_lower_file_system() {
@@ -81,4 +82,31 @@ fn more_files_are_known_than_have_descriptors() {
         let text = fs::read_to_string(rig.target.join(format!("again{file}"))).unwrap();
         assert_eq!(text, file.to_string());
     }
+}
+
+/// Linux 6.18 forgets files when it is asked to. Older kernels are not asked twice.
+#[test]
+fn the_kernel_forgets_files_when_the_mount_knows_too_many() {
+    let options = MountOptions { nodes_max: 200, ..MountOptions::default() };
+    let Some(rig) = rig_with(CacheMode::Writethrough, &options) else { return };
+    let name = |number: u32| format!("{number}");
+    (0..2_000).for_each(|number| fs::write(rig.source.join(name(number)), name(number)).unwrap());
+    let open = fs::File::open(rig.target.join(name(7))).unwrap();
+    for number in 0..2_000 {
+        fs::metadata(rig.target.join(name(number))).unwrap();
+    }
+    let nodes = || rig.mount.as_ref().unwrap().stat().nodes;
+    let start = Instant::now();
+    while nodes() > 300 && start.elapsed() < PATIENCE {
+        // Any request makes the mount look at its table.
+        fs::read_dir(&rig.target).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if nodes() == 2_001 {
+        println!("skipped: this kernel cannot be asked to forget files");
+        return;
+    }
+    assert!(nodes() <= 300, "{} nodes", nodes());
+    assert_eq!(open.metadata().unwrap().len(), 1, "a file that is open is not forgotten");
+    assert_eq!(fs::read_to_string(rig.target.join(name(1234))).unwrap(), "1234");
 }

@@ -2,9 +2,13 @@
 //! say so; `OCTAVO_REQUIRE_CLIENTS` makes that an error.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use octavo::{Cache, CacheConfig, CacheMode, Partition, PartitionConfig};
 use octavo_fuse::{Mount, MountOptions};
+
+/// How long a test waits for what must come, even on a slow machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Rig {
     pub mount: Option<Mount>,
