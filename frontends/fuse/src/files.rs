@@ -376,18 +376,16 @@ impl Files {
         for_writing: bool,
         created: Option<OwnedFd>,
     ) -> Result<(Object, Stamp), Errno> {
-        let opened = created.map_or_else(|| lower::open_again(node.place.at()?, OFlags::RDWR), Ok);
-        let (lower, read_only) = match opened {
-            Ok(lower) => (lower, false),
-            Err(errno) if for_writing => return Err(errno),
-            Err(_) => (lower::open_again(node.place.at()?, OFlags::RDONLY)?, true),
-        };
+        // A descriptor that may write would keep the file from being executed below.
+        let flags = if for_writing { OFlags::RDWR } else { OFlags::RDONLY };
+        let lower = created.map_or_else(|| lower::open_again(node.place.at()?, flags), Ok)?;
         let stamp = Stamp::of(&lower::stat(&lower)?);
         let path = lower::path_of(node.place.at()?)?;
         let path = path.strip_prefix(&self.root).unwrap_or(&path);
         let partition = (self.chooser)(path, node.place.at()?.as_fd()).ok_or(Errno::NOMEM)?;
         let name = display_name(path);
-        let options = OpenOptions { read_only, direct: self.direct, lock: false, create_len_bytes: None };
+        let options =
+            OpenOptions { read_only: !for_writing, direct: self.direct, lock: false, create_len_bytes: None };
         let store = Store::from_file(&name, LowerFile::from(lower), &options).map_err(|error| {
             log::warn!("{name}: {error}");
             Errno::IO

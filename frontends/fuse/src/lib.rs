@@ -292,9 +292,10 @@ fn agree(device: &Device) -> Result<(), String> {
             asked.major, asked.minor
         ));
     }
+    // Not ATOMIC_O_TRUNC: the kernel would send OPEN before it finds that the file is being
+    // executed, and a running program would be cut.
     let offered = u64::from(asked.flags) | u64::from(asked.flags2) << 32;
     let wanted = init::ASYNC_READ
-        | init::ATOMIC_O_TRUNC
         | init::BIG_WRITES
         | init::DONT_MASK
         | init::DO_READDIRPLUS

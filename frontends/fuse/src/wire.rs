@@ -41,7 +41,6 @@ opcodes! {
 /// Flags of INIT. The upper half is in `flags2`.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
-    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
@@ -75,9 +74,7 @@ pub mod set {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// A flag of OPEN and CREATE: the caller may not keep the set-user-ID bit of a file that it cuts.
-pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// A flag of WRITE, as [`OPEN_KILL_SUIDGID`].
+/// A flag of WRITE: the caller may not keep the set-user-ID bit of the file.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// A flag of WRITE: the kernel writes its own pages, of a shared mapping.
 pub const WRITE_CACHE: u32 = 1 << 0;

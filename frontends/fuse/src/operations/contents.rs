@@ -13,9 +13,8 @@ use crate::handles::{Handle, Open};
 use crate::lower;
 use crate::nodes::Node;
 use crate::wire::{
-    self, CopyFileRangeIn, CreateIn, FSYNC_DATA, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut,
-    OPEN_KILL_SUIDGID, Opcode, OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
-    open,
+    self, CopyFileRangeIn, CreateIn, FSYNC_DATA, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, Opcode,
+    OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_KILL_SUIDGID, WriteIn, WriteOut, open,
 };
 
 /// A read whose range lies in the file.
@@ -74,24 +73,13 @@ impl Fs {
 
     pub(super) fn open(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
-        let OpenIn { flags, open_flags } = request.body.take()?;
+        let OpenIn { flags, .. } = request.body.take()?;
         let flags = self.flags_of(flags);
         let for_writing = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         if for_writing && self.behaviour.read_only {
             return Err(Errno::ROFS);
         }
         let file = self.files.open(&node, for_writing)?;
-        if flags.contains(OFlags::TRUNC) {
-            let cut = file.set_len_bytes(0).and_then(|()| match open_flags & OPEN_KILL_SUIDGID {
-                0 => Ok(()),
-                _ => lower::take_privileges(node.place.at()?),
-            });
-            file.note_change();
-            if let Err(errno) = cut {
-                self.files.close(&node);
-                return Err(errno);
-            }
-        }
         put(out, &self.add_handle(node, file, flags));
         Ok(())
     }

@@ -2,4 +2,5 @@
 
 mod contents;
 mod names;
+mod programs;
 mod rig;
