@@ -6,20 +6,22 @@
 //!   and then raises `File::visible`; reads end there, so no reader sees the zeros in between.
 //! - **F2** A file is idle while it has no handles. Idle files are closed, the longest idle first,
 //!   when there are more than `files_max`.
-//! - **F3** When a file is opened, its stamp is compared, unless no other program may change it: if
-//!   another program has changed the file since the last look, its clean pages are dropped. A
-//!   change by this mount, also a write-back, counts as no other's; `Seen::pages_written` tells.
+//! - **F3** When a file is opened or its attributes are asked for, its stamp is compared, unless no
+//!   other program may change it: if another program has changed the file since the last look, its
+//!   clean pages are dropped. The mount counts its own changes when they begin and when they end,
+//!   and the cache counts its write-backs. If either count has moved since the last look, or a
+//!   change is under way, a look cannot tell whose change it sees, and takes it for the mount's.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use octavo::disk::{OpenOptions, Store};
-use octavo::{Object, Partition};
-use rustix::fs::{FileType, OFlags};
+use octavo::{CacheMode, Object, Partition};
+use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 
 use crate::behaviour::Behaviour;
@@ -34,16 +36,34 @@ pub struct File {
     /// F1.
     length: Mutex<()>,
     visible: AtomicU64,
-    /// This mount has changed the file since its stamp was taken.
-    is_changed: AtomicBool,
+    /// This mount's own changes (F3).
+    begun: AtomicU64,
+    ended: AtomicU64,
     seen: Mutex<Seen>,
+}
+
+/// A change of a file by this mount, from before it begins until it has ended (F3).
+pub struct Change(Arc<File>);
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, SeqCst);
+    }
 }
 
 /// The file as it was last seen (F3).
 #[derive(Clone, Copy)]
 struct Seen {
     stamp: Stamp,
-    /// Pages that the cache had written to the file by then.
+    counts: Counts,
+}
+
+/// What this mount has done to a file by some moment (F3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    begun: u64,
+    ended: u64,
+    /// Pages that the cache has written back.
     pages_written: u64,
 }
 
@@ -78,11 +98,23 @@ impl File {
         self.visible.load(Relaxed)
     }
 
-    /// Notes that this mount changes the file.
-    pub fn note_change(&self) {
-        if !self.is_changed.load(Relaxed) {
-            self.is_changed.store(true, Relaxed);
-        }
+    /// The length that attributes show, of a lower file of `lower` bytes: while this mount changes
+    /// it, the length that readers see.
+    pub fn len_to_show(&self, lower: u64) -> u64 {
+        let is_changing = self.ended.load(SeqCst) != self.begun.load(SeqCst);
+        if is_changing { self.len_bytes() } else { lower }
+    }
+
+    /// Begins a change by this mount (F3).
+    pub fn change(self: &Arc<Self>) -> Change {
+        // SeqCst, here and where it ends: a look that sees what the change has done sees the count.
+        self.begun.fetch_add(1, SeqCst);
+        Change(self.clone())
+    }
+
+    fn counts(&self) -> Counts {
+        let ended = self.ended.load(SeqCst);
+        Counts { begun: self.begun.load(SeqCst), ended, pages_written: self.object().pages_written() }
     }
 
     /// Writes bytes that end past the file's end (F1). `None` as the offset appends them.
@@ -150,7 +182,6 @@ impl File {
     ) -> Result<T, Errno> {
         let _length = lock(&self.length);
         let object = self.object();
-        self.note_change();
         object.sync().map_err(|error| errno_of(&error))?;
         let changed = change();
         let adopted = object.adopt_len_bytes().map_err(|error| errno_of(&error));
@@ -165,20 +196,18 @@ impl File {
     /// # Errors
     /// EIO and others, of the lower file system.
     pub fn settle(&self) -> Result<(), Errno> {
-        let object = self.object();
-        match object.stat().dirty_bytes {
-            0 => Ok(()),
-            _ => object.sync().map_err(|error| errno_of(&error)),
+        match self.object().cache_mode() {
+            CacheMode::Writethrough => Ok(()),
+            CacheMode::Writeback => self.sync(),
         }
     }
 
     /// Returns the error of an earlier write-back, if there was one.
     ///
     /// # Errors
-    /// EIO: written bytes may be lost.
+    /// Its error: written bytes may be lost.
     pub fn check(&self) -> Result<(), Errno> {
-        let stat = self.object().stat();
-        if stat.failed { Err(Errno::IO) } else { Ok(()) }
+        self.object().check().map_err(|error| errno_of(&error))
     }
 
     /// Makes all that was written durable.
@@ -189,33 +218,26 @@ impl File {
         self.object().sync().map_err(|error| errno_of(&error))
     }
 
-    /// F3.
-    fn look(&self, node: &Node) -> Result<(), Errno> {
+    /// F3. Returns the attributes that it has compared.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn look(&self, node: &Node) -> Result<Statx, Errno> {
         let mut seen = lock(&self.seen);
-        let object = self.object();
-        // The count first: a write-back in between then counts as this mount's change.
-        let pages_written = object.pages_written();
-        let now = Seen { stamp: Stamp::of(&node.stat()?), pages_written };
-        let is_ours = self.is_changed.swap(false, Relaxed) || pages_written != seen.pages_written;
-        if now.stamp != seen.stamp && !is_ours {
+        // The counts first: a change in between moves them again.
+        let counts = self.counts();
+        let stat = node.stat()?;
+        let is_ours = counts != seen.counts || counts.begun != counts.ended;
+        let stamp = Stamp::of(&stat);
+        if stamp != seen.stamp && !is_ours {
             let _length = lock(&self.length);
+            let object = self.object();
             object.adopt_len_bytes().map_err(|error| errno_of(&error))?;
             object.invalidate(0, u64::MAX).map_err(|error| errno_of(&error))?;
             self.visible.store(object.len_bytes(), Relaxed);
         }
-        *seen = now;
-        Ok(())
-    }
-
-    /// Looks again after this mount has changed the file, so that the next change is another's.
-    fn look_after_changes(&self, node: &Node) {
-        let mut seen = lock(&self.seen);
-        let pages_written = self.object().pages_written();
-        if (self.is_changed.swap(false, Relaxed) || pages_written != seen.pages_written)
-            && let Ok(stat) = node.stat()
-        {
-            *seen = Seen { stamp: Stamp::of(&stat), pages_written };
-        }
+        *seen = Seen { stamp, counts };
+        Ok(stat)
     }
 }
 
@@ -323,8 +345,9 @@ impl Files {
             held: RwLock::new(Held { object }),
             length: Mutex::default(),
             visible,
-            is_changed: AtomicBool::new(false),
-            seen: Mutex::new(Seen { stamp, pages_written: 0 }),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            seen: Mutex::new(Seen { stamp, counts: Counts::default() }),
         });
         let entry = Arc::new(Entry { file, state: Mutex::default() });
         let mut table = lock(&self.table);
@@ -428,8 +451,9 @@ impl Files {
         if state.handles > 0 {
             return;
         }
+        // The mount's own changes are in the stamp then, and the next change is another's.
         if !self.is_exclusive {
-            entry.file.look_after_changes(node);
+            let _ = entry.file.look(node);
         }
         let is_removed = node.stat().is_ok_and(|stat| stat.stx_nlink == 0);
         if !is_removed {

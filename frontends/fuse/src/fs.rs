@@ -100,7 +100,7 @@ impl Fs {
     pub fn attributes(&self, node: &Node, stat: &Statx) -> Attr {
         let mut attributes = lower::attributes(stat);
         if let Some(file) = self.files.find_regular(node) {
-            attributes.size = file.len_bytes();
+            attributes.size = file.len_to_show(attributes.size);
         }
         attributes
     }

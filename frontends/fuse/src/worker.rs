@@ -192,9 +192,9 @@ impl Worker {
         let is_at_once = plan.extends || plan.open.file.object().cache_mode() == octavo::CacheMode::Writeback;
         if !is_at_once && let Some(mut buffer) = self.cache.buffer(plan.len) {
             buffer[..plan.len].copy_from_slice(bytes);
-            let WritePlan { open, offset, len, .. } = plan;
+            let WritePlan { open, offset, len, change, .. } = plan;
             let op = Op::Write { offset, len, buffer, durable: open.is_durable };
-            return self.submit(op, Pending::Write { unique, len, open });
+            return self.submit(op, Pending::Write { unique, len, open, change });
         }
         let result = plan.write_now(bytes);
         self.reply_to_write(unique, plan.len, result);
@@ -242,7 +242,7 @@ impl Worker {
                     Err(errno) => self.device.reply(unique, Err(errno), &[]),
                 }
             }
-            (Pending::Write { unique, len, open }, Op::Write { offset, buffer, .. }) => {
+            (Pending::Write { unique, len, open, change: _change }, Op::Write { offset, buffer, .. }) => {
                 let result = match completion.result {
                     Err(octavo::Error::PastEnd { .. }) => open.file.write_at(offset, &buffer[..len]),
                     result => result.map_err(|error| errno_of(&error)),

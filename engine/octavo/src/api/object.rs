@@ -385,6 +385,29 @@ impl Object {
         self.inner.written.load(Ordering::Relaxed)
     }
 
+    /// Checks that no write has failed that was acknowledged: neither a sync of the store nor the
+    /// latest write-back of a page that is still dirty. Cheaper than [`stat`](Object::stat).
+    ///
+    /// # Errors
+    /// [`Error::Failed`]; [`Error::Io`], with the error of the write-back.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(0, b"octavo")?;
+    /// object.check()?;
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
+        let inner = &self.inner;
+        inner.partition.shared.check_process()?;
+        inner.check_not_failed()?;
+        lock(&inner.writeback_error).clone().map_or(Ok(()), Err)
+    }
+
     /// Returns the object's statistics. Walks over the partition's dirty pages.
     pub fn stat(&self) -> ObjectStat {
         let inner = &self.inner;

@@ -1,6 +1,6 @@
 //! Attributes: of files, and of the file system.
 
-use rustix::fs::{Timespec, UTIME_NOW};
+use rustix::fs::{Statx, Timespec, UTIME_NOW};
 use rustix::io::Errno;
 
 use super::request::{Request, put};
@@ -20,9 +20,18 @@ fn time(valid: u32, flag: u32, now: u32, seconds: u64, nanoseconds: u32) -> Opti
 }
 
 impl Fs {
+    /// Returns the attributes of a node. If its file is cached, first looks whether another program
+    /// has changed it.
+    fn look(&self, node: &Node) -> Result<Statx, Errno> {
+        match self.files.find_regular(node) {
+            Some(file) if !self.behaviour.is_exclusive => file.look(node),
+            _ => node.stat(),
+        }
+    }
+
     pub(super) fn getattr(&self, request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
-        let stat = node.stat()?;
+        let stat = self.look(&node)?;
         put(out, &self.attributes_out(&node, &stat));
         Ok(())
     }
@@ -30,9 +39,9 @@ impl Fs {
     pub(super) fn statx(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let StatxIn { .. } = request.body.take()?;
         let node = self.nodes.get(request.head.nodeid)?;
-        let mut stat = lower::attributes_of_statx(&node.stat()?);
+        let mut stat = lower::attributes_of_statx(&self.look(&node)?);
         if let Some(file) = self.files.find_regular(&node) {
-            stat.size = file.len_bytes();
+            stat.size = file.len_to_show(stat.size);
         }
         let (attr_valid, attr_valid_nsec) = self.valid();
         put(out, &StatxOut { attr_valid, attr_valid_nsec, flags: 0, spare: [0; 2], stat });
@@ -43,9 +52,7 @@ impl Fs {
         let node = self.nodes.get(request.head.nodeid)?;
         let wanted: SetattrIn = request.body.take()?;
         let has = |flag: u32| wanted.valid & flag != 0;
-        if let Some(file) = self.files.find_regular(&node) {
-            file.note_change();
-        }
+        let _change = self.files.find_regular(&node).map(|file| file.change());
         if has(set::MODE) {
             lower::set_mode(node.place.at()?, wanted.mode)?;
         }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::names::set_mask;
 use super::request::{Request, put};
-use crate::files::File;
+use crate::files::{Change, File};
 use crate::fs::Fs;
 use crate::handles::{Handle, Open};
 use crate::lower;
@@ -31,12 +31,13 @@ pub struct WritePlan {
     pub len: usize,
     /// The bytes end past the file's end, or are appended.
     pub extends: bool,
+    pub change: Change,
 }
 
 /// A request between its submission to the cache and its reply.
 pub enum Pending {
     Read { unique: u64, len: usize, open: Arc<Open> },
-    Write { unique: u64, len: usize, open: Arc<Open> },
+    Write { unique: u64, len: usize, open: Arc<Open>, change: Change },
 }
 
 impl WritePlan {
@@ -161,10 +162,10 @@ impl Fs {
         if write_flags & WRITE_KILL_SUIDGID != 0 {
             lower::take_privileges(open.node.place.at()?)?;
         }
-        open.file.note_change();
+        let change = open.file.change();
         // A write-back of the kernel's own pages has its offset, whatever the file was opened with.
         let extends = end > open.file.len_bytes() || open.appends && write_flags & wire::WRITE_CACHE == 0;
-        Ok(WritePlan { open, offset, len, extends })
+        Ok(WritePlan { open, offset, len, extends, change })
     }
 
     pub(super) fn fallocate(&self, mut request: Request<'_>) -> Result<(), Errno> {
@@ -175,6 +176,7 @@ impl Fs {
         // Collapsing and inserting move all that follows.
         let moves = flags.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE);
         let changed = if moves { u64::MAX } else { length };
+        let _change = open.file.change();
         open.file.change_below(offset, changed, || rustix::fs::fallocate(&lower, flags, offset, length))
     }
 
@@ -205,6 +207,7 @@ impl Fs {
         let target = lower::open_again(to.node.place.at()?, OFlags::RDWR)?;
         // A reply has 32 bits.
         let most = len.min(1 << 30) as usize;
+        let _change = to.file.change();
         let copied = to.file.change_below(off_out, most as u64, || {
             rustix::fs::copy_file_range(&source, Some(&mut off_in), &target, Some(&mut off_out), most)
         })?;

@@ -3,10 +3,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use octavo::CacheMode;
+use octavo_fuse::MountOptions;
 
-use crate::rig::rig;
+use crate::rig::{rig, rig_with};
 
 fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8).wrapping_add(seed)).collect()
@@ -134,4 +136,23 @@ fn an_open_sees_what_another_program_has_changed_while_the_file_was_open() {
     assert!(fs::read(&above).unwrap() == bytes(100_000, 7));
     fs::write(&below, bytes(120_000, 8)).unwrap();
     assert!(fs::read(&above).unwrap() == bytes(120_000, 8));
+}
+
+/// `tail -f` asks for the length again and again, and reads what is new.
+#[test]
+fn what_another_program_appends_is_read_once_the_length_was_asked_for() {
+    let options = MountOptions { valid: Some(Duration::ZERO), ..MountOptions::default() };
+    let Some(rig) = rig_with(CacheMode::Writethrough, &options) else { return };
+    let (above, below) = (rig.target.join("log"), rig.source.join("log"));
+    fs::write(&below, b"first\n").unwrap();
+    let mut file = File::open(&above).unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    let mut writer = OpenOptions::new().append(true).open(&below).unwrap();
+    for number in 0..20 {
+        writer.write_all(format!("line {number}\n").as_bytes()).unwrap();
+        let len = file.metadata().unwrap().len() as usize;
+        file.read_to_string(&mut text).unwrap();
+        assert!(text.len() == len && text.ends_with(&format!("line {number}\n")), "{text:?}");
+    }
 }
