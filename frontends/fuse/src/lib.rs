@@ -32,18 +32,21 @@ mod errors;
 mod files;
 mod fs;
 mod handles;
+mod looks;
 mod lower;
 mod mounting;
 mod nodes;
 mod operations;
 mod place;
+mod resident;
 mod wire;
 mod worker;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -57,7 +60,7 @@ use device::{Device, Nothing};
 use fs::Fs;
 use mounting::{MountFlagsWanted, Mounted};
 use wire::{InHeader, InitIn, InitOut, Opcode, Reader, init};
-use worker::{REQUEST_BYTES_MAX, TRANSFER_BYTES_MAX, Worker};
+use worker::{Counts, REQUEST_BYTES_MAX, TRANSFER_BYTES_MAX, Worker};
 
 /// Requests that the kernel may have in flight on behalf of nobody who waits for them, such as
 /// read-ahead. Too few leave programs waiting for each other.
@@ -143,6 +146,12 @@ pub struct MountStat {
     pub nodes: usize,
     /// Files whose pages are kept.
     pub files: usize,
+    /// Requests that the kernel has sent.
+    pub requests: u64,
+    /// Reads of the kernel's requests that found none.
+    pub empty_reads: u64,
+    /// Times that a thread has slept until a request came or an operation completed.
+    pub waits: u64,
 }
 
 /// A mounted directory.
@@ -151,6 +160,8 @@ pub struct Mount {
     mounted: Mounted,
     stop: OwnedFd,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// One for each thread.
+    counts: OnceLock<Vec<Arc<Counts>>>,
 }
 
 impl std::fmt::Debug for Mount {
@@ -197,7 +208,7 @@ impl Mount {
             dev: options.dev,
         };
         let (device, mounted) = mounting::mount(&path, target, &wanted)?;
-        let mount = Mount { fs, mounted, stop, threads: Mutex::default() };
+        let mount = Mount { fs, mounted, stop, threads: Mutex::default(), counts: OnceLock::new() };
         match mount.begin(device, &cache, options.threads.max(1)) {
             Ok(()) => Ok(mount),
             Err(why) => {
@@ -219,6 +230,7 @@ impl Mount {
         for device in devices {
             workers.push(Worker::new(self.fs.clone(), device, cache, &self.stop)?);
         }
+        let _ = self.counts.set(workers.iter().map(Worker::counts).collect());
         let mut running = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("octavo-fuse-{number}"));
@@ -235,7 +247,15 @@ impl Mount {
 
     /// Returns what the mount has at the moment.
     pub fn stat(&self) -> MountStat {
-        MountStat { nodes: self.fs.nodes.count(), files: self.fs.files.count() }
+        let counts = self.counts.get().map(Vec::as_slice).unwrap_or_default();
+        let sum = |of: fn(&Counts) -> &AtomicU64| counts.iter().map(|one| of(one).load(Relaxed)).sum();
+        MountStat {
+            nodes: self.fs.nodes.count(),
+            files: self.fs.files.count(),
+            requests: sum(|one| &one.requests),
+            empty_reads: sum(|one| &one.empty_reads),
+            waits: sum(|one| &one.waits),
+        }
     }
 
     /// Returns whether the mount has ended: it was unmounted, by whomever.

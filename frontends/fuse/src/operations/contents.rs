@@ -40,6 +40,14 @@ pub enum Pending {
     Write { unique: u64, len: usize, open: Arc<Open>, change: Change },
 }
 
+impl Pending {
+    /// The file that the request is about.
+    pub fn open(&self) -> &Open {
+        let (Pending::Read { open, .. } | Pending::Write { open, .. }) = self;
+        open
+    }
+}
+
 impl WritePlan {
     /// Writes the bytes before it returns.
     ///
