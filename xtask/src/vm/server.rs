@@ -1,7 +1,7 @@
 //! [`Server`]: `octavo serve` as its own process, which the tests kill.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -87,6 +87,35 @@ impl Server {
         self.kill();
         *self = Server::start_again(&self.program, &self.folder)?;
         Ok(())
+    }
+
+    /// Waits until this many rings of guests run: each has a thread.
+    pub fn wait_for_rings(&mut self, rings: usize) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            let running = self.rings()?;
+            if running >= rings {
+                return Ok(());
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(format!("{running} of {rings} rings run: see qemu.log for lost connections"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The number of threads that are rings.
+    fn rings(&self) -> Result<usize, String> {
+        let threads = PathBuf::from(format!("/proc/{}/task", self.process.id()));
+        let entries =
+            std::fs::read_dir(&threads).map_err(|error| format!("{}: {error}", threads.display()))?;
+        // A thread may end meanwhile.
+        let name =
+            |entry: std::io::Result<DirEntry>| std::fs::read_to_string(entry.ok()?.path().join("comm")).ok();
+        let is_ring = |name: &String| {
+            name.trim().strip_prefix("vhost-").is_some_and(|number| number.parse::<usize>().is_ok())
+        };
+        Ok(entries.filter_map(name).filter(is_ring).count())
     }
 
     /// Ends the server by SIGTERM, which makes it write everything back.
