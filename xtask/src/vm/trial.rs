@@ -195,8 +195,8 @@ fn kill(kit: &Kit, mut guest: Machine, server: &mut Server) -> Result<(), String
         guest.wait_for(SYNCED, PATIENCE)?;
         // Another moment of the load each time.
         std::thread::sleep(Duration::from_millis(u64::from(kill) * 173 % 1000));
-        // qemu 7.2 forgets a disk whose server dies while the two introduce themselves to each other
-        // (`vhost_backend_init failed` in its log): it connects again, and says nothing any more.
+        // qemu 7.2 forgets a disk whose server dies while the two introduce themselves to each
+        // other (`vhost_backend_init failed` in its log): it connects again, and says no more.
         server.wait_for_rings(RINGS)?;
         let start = Instant::now();
         server.kill_and_restart()?;
