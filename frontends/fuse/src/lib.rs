@@ -46,7 +46,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -96,6 +96,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Device files can be opened. Needs root. Default: false.
     pub dev: bool,
+    /// Programs can be run. Default: true.
+    pub exec: bool,
     /// What other programs may do to the lower directory. Default: [`Coherence::CloseToOpen`].
     pub coherence: Coherence,
     /// How long the kernel may keep names and attributes before it asks again. Default: 1 s, or an
@@ -128,6 +130,7 @@ impl Default for MountOptions {
             read_only: false,
             suid: false,
             dev: false,
+            exec: true,
             coherence: Coherence::default(),
             valid: None,
             threads,
@@ -162,6 +165,33 @@ pub struct Mount {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// One for each thread.
     counts: OnceLock<Vec<Arc<Counts>>>,
+    running: Arc<Running>,
+}
+
+/// The number of threads that still serve, and a way to wait for none.
+#[derive(Default)]
+struct Running {
+    threads: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Running {
+    fn count(&self) -> std::sync::MutexGuard<'_, usize> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that serves. Its drop tells that the thread has ended, even by a panic.
+struct Serves(Arc<Running>);
+
+impl Drop for Serves {
+    fn drop(&mut self) {
+        let mut threads = self.0.count();
+        *threads -= 1;
+        if *threads == 0 {
+            self.0.none.notify_all();
+        }
+    }
 }
 
 impl std::fmt::Debug for Mount {
@@ -206,9 +236,11 @@ impl Mount {
             read_only: options.read_only,
             suid: options.suid,
             dev: options.dev,
+            exec: options.exec,
         };
         let (device, mounted) = mounting::mount(&path, target, &wanted)?;
-        let mount = Mount { fs, mounted, stop, threads: Mutex::default(), counts: OnceLock::new() };
+        let (threads, running) = (Mutex::default(), Arc::default());
+        let mount = Mount { fs, mounted, stop, threads, counts: OnceLock::new(), running };
         match mount.begin(device, &cache, options.threads.max(1)) {
             Ok(()) => Ok(mount),
             Err(why) => {
@@ -231,11 +263,16 @@ impl Mount {
             workers.push(Worker::new(self.fs.clone(), device, cache, &self.stop)?);
         }
         let _ = self.counts.set(workers.iter().map(Worker::counts).collect());
-        let mut running = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handles = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("octavo-fuse-{number}"));
-            let thread = thread.spawn(move || worker.run());
-            running.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
+            *self.running.count() += 1;
+            let serves = Serves(self.running.clone());
+            let thread = thread.spawn(move || {
+                let _serves = serves;
+                worker.run();
+            });
+            handles.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
         }
         Ok(())
     }
@@ -260,7 +297,15 @@ impl Mount {
 
     /// Returns whether the mount has ended: it was unmounted, by whomever.
     pub fn has_ended(&self) -> bool {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter().all(JoinHandle::is_finished)
+        *self.running.count() == 0
+    }
+
+    /// Waits until the mount has ended, at most for this long. Returns whether it has. Another
+    /// thread may stop it meanwhile. Bytes in the cache may not be durable then.
+    pub fn wait_until_ended(&self, most: Duration) -> bool {
+        let (threads, none) = (self.running.count(), &self.running.none);
+        let waited = none.wait_timeout_while(threads, most, |threads| *threads > 0);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 
     /// Waits until the mount has ended. Afterwards all bytes are durable. Returns the errors of
@@ -273,10 +318,9 @@ impl Mount {
         self.fs.files.close_everything()
     }
 
-    /// Unmounts the directory, completes the requests in flight, and makes all bytes durable. Files
-    /// that programs still have open fail from then on. Returns the errors of files that could not
-    /// be written.
-    pub fn stop(&self) -> Vec<String> {
+    /// Unmounts the directory, and tells the threads to end once they have answered the requests in
+    /// flight. Does not wait for them. Files that programs still have open fail from then on.
+    pub fn begin_stop(&self) {
         if !self.has_ended()
             && let Err(error) = self.mounted.unmount()
         {
@@ -284,6 +328,13 @@ impl Mount {
         }
         self.fs.is_stopping.store(true, SeqCst);
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+    }
+
+    /// Unmounts the directory, completes the requests in flight, and makes all bytes durable. Files
+    /// that programs still have open fail from then on. Returns the errors of files that could not
+    /// be written.
+    pub fn stop(&self) -> Vec<String> {
+        self.begin_stop();
         self.wait()
     }
 }

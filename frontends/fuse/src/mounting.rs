@@ -28,6 +28,8 @@ pub struct MountFlagsWanted {
     pub suid: bool,
     /// Device files can be opened. Only as root.
     pub dev: bool,
+    /// Programs can be run.
+    pub exec: bool,
 }
 
 /// A place where a file system is mounted. Does not unmount it when dropped.
@@ -45,7 +47,7 @@ pub fn mount(source: &Path, path: &Path, wanted: &MountFlagsWanted) -> Result<(D
     if rustix::process::geteuid().is_root() {
         let device = Device::open().map_err(|errno| match errno {
             Errno::NOENT | Errno::NODEV | Errno::NXIO => {
-                "this kernel has no FUSE: there is no /dev/fuse".to_owned()
+                "this kernel has no FUSE: there is no /dev/fuse (modprobe fuse)".to_owned()
             }
             errno => format!("cannot open /dev/fuse: {errno}"),
         })?;
@@ -74,6 +76,7 @@ fn mount_directly(
     for (is_set, flag) in [
         (!wanted.suid, MountFlags::NOSUID),
         (!wanted.dev, MountFlags::NODEV),
+        (!wanted.exec, MountFlags::NOEXEC),
         (wanted.read_only, MountFlags::RDONLY),
     ] {
         flags.set(flag, is_set);
@@ -96,6 +99,9 @@ fn mount_by_helper(source: &Path, path: &Path, wanted: &MountFlagsWanted) -> Res
     }
     if wanted.read_only {
         options.push(",ro");
+    }
+    if !wanted.exec {
+        options.push(",noexec");
     }
     let mut helper = Command::new("fusermount3");
     helper.arg("-o").arg(options).arg("--").arg(path);
