@@ -109,6 +109,7 @@ const LAYERS: &[Layer] = &[
             "octavo-disk",
             "octavo",
             "octavo-block",
+            "octavo-fuse",
             "octavo-bench",
             "octavo-sim",
         ],

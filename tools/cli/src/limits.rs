@@ -4,6 +4,10 @@ use octavo::{Limits, UNLIMITED};
 
 use crate::units;
 
+/// The most bytes that are read ahead of a stream by default, 512 KiB: enough for most devices to
+/// come near their bandwidth.
+pub const READ_AHEAD_DEFAULT_BYTES: u64 = 512 << 10;
+
 /// All limits.
 pub const NAMES: [&str; 5] = ["min", "low", "high", "max", WEIGHT];
 

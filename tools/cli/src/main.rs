@@ -3,6 +3,7 @@
 //! | folder | what it holds | may import |
 //! |---|---|---|
 //! | `serve/` | `octavo serve`: the life of a server | `config`, `control` |
+//! | `mount/` | `octavo mount`, also as `mount.octavo` | `config`, `control` |
 //! | `config/` | the configuration of a server | `control` |
 //! | `ctl/` | `octavo ctl` and `octavo record`, the clients of a server | `control` |
 //! | `control/` | protocol, verbs, metrics, recordings and drain of a server | |
@@ -29,6 +30,8 @@ mod interruption;
 mod limits;
 mod lock;
 mod logger;
+mod mount;
+mod mounts;
 mod offline;
 mod order;
 mod output;
@@ -52,6 +55,7 @@ Examples:
   octavo serve --config octavo.toml     serve the disks that a file names
   octavo serve --config octavo.toml --check
                                         only check the file
+  octavo mount /srv/data /mnt           a directory with a cache, for unmodified programs
   octavo ctl stat                       show the counters of the running server
   octavo ctl sync                       make every acknowledged write durable
   octavo record vm1 --output vm1.octr   record the accesses of a partition
@@ -95,6 +99,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Arguments),
+    Mount(mount::Arguments),
     Ctl(ctl::Arguments),
     Record(ctl::record::Arguments),
     Bench(bench::Arguments),
@@ -106,25 +111,49 @@ enum Command {
 
 fn main() -> ExitCode {
     let environment = Environment::read();
+    if mount::is_helper(std::env::args_os().next().as_deref()) {
+        return main_of_helper(&environment);
+    }
     completions::answer(&environment, Arguments::command);
     let arguments = Arguments::parse();
-    let log = logger::Settings::new(arguments.verbose, arguments.quiet, environment.has_journal());
+    let (verbose, quiet) = (arguments.verbose, arguments.quiet);
+    let log = logger::Settings::new(verbose, quiet, environment.has_journal());
     logger::start(log);
     let result = match arguments.command {
-        Command::Serve(serve) => serve::run(&serve, &environment, arguments.quiet, log),
+        Command::Serve(serve) => serve::run(&serve, &environment, quiet, log),
+        Command::Mount(mount) => mount::run(&mount, &environment, mount::Loudness { verbose, quiet }, log),
         Command::Ctl(ctl) => ctl::run(&ctl, &environment),
-        Command::Record(record) => ctl::record::run(&record, &environment, arguments.quiet),
-        Command::Bench(bench) => bench::run(&bench, &environment, arguments.quiet),
-        Command::Simulate(simulate) => simulate::run(&simulate, &environment, arguments.quiet),
-        Command::Mrc(mrc) => mrc::run(&mrc, arguments.quiet),
-        Command::Plan(plan) => plan::run(&plan, arguments.quiet),
-        Command::Trace(trace) => trace::run(&trace, arguments.quiet),
+        Command::Record(record) => ctl::record::run(&record, &environment, quiet),
+        Command::Bench(bench) => bench::run(&bench, &environment, quiet),
+        Command::Simulate(simulate) => simulate::run(&simulate, &environment, quiet),
+        Command::Mrc(mrc) => mrc::run(&mrc, quiet),
+        Command::Plan(plan) => plan::run(&plan, quiet),
+        Command::Trace(trace) => trace::run(&trace, quiet),
     };
+    ended(result, error::Error::exit_status)
+}
+
+/// `mount.octavo`, which mount(8) runs.
+fn main_of_helper(environment: &Environment) -> ExitCode {
+    let helper = match mount::Helper::try_parse() {
+        Ok(helper) => helper,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()));
+        }
+    };
+    let loudness = helper.loudness();
+    let log = logger::Settings::new(loudness.verbose, loudness.quiet, environment.has_journal());
+    logger::start(log);
+    ended(helper.run(environment, log), mount::Helper::exit_status)
+}
+
+fn ended(result: Result<(), error::Error>, status: fn(&error::Error) -> u8) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             logger::failure(&error);
-            ExitCode::from(error.exit_status())
+            ExitCode::from(status(&error))
         }
     }
 }

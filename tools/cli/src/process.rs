@@ -4,7 +4,7 @@ use std::fs::read_to_string;
 use std::time::Duration;
 
 use rustix::param::{clock_ticks_per_second, page_size};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Figures of the process; `None` if /proc does not have one.
@@ -40,6 +40,14 @@ impl Process {
             cpu: cpu.try_into().unwrap_or_default(),
             started_s: started_s(),
         }
+    }
+}
+
+/// Allows this process as many descriptors as it may allow itself.
+pub fn raise_fds_max() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        log::debug!("cannot raise the limit on descriptors: {errno}");
     }
 }
 

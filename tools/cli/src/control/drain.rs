@@ -19,6 +19,7 @@ use octavo::{Cache, Object};
 use serde::{Deserialize, Serialize};
 
 use crate::lock::lock;
+use crate::units::human_bytes;
 
 /// Threads that sync: enough to keep several disks busy.
 const SYNCERS_MAX: usize = 8;
@@ -186,6 +187,15 @@ fn refusal(object: Object, reason: String) -> Refusal {
 /// The engine's sentence about an object without the object's name, for a line that names it.
 pub fn without_name<'s>(name: &str, sentence: &'s str) -> &'s str {
     sentence.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(sentence)
+}
+
+/// Gives up an object that cannot be drained, and says how many bytes that loses.
+pub fn lost(refusal: Refusal) -> String {
+    let bytes = match &refusal.object {
+        Some(object) => object.abandon(),
+        None => refusal.dirty_bytes,
+    };
+    format!("\"{}\": {}: {bytes} bytes lost ({})", refusal.name, refusal.reason, human_bytes(bytes))
 }
 
 /// An object whose sync is pending.

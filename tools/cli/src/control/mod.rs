@@ -8,7 +8,7 @@
 //! | entry points | `server` (control socket), `mount` (FUSE), `http` with `metrics` and `health` |
 //! | what they do | `verbs`, `recorders`, `tree` |
 //! | words and figures | `protocol`, `report`, `keys`, `numa`, `host` |
-//! | work on the cache | `drain` |
+//! | work on the cache | `drain`, `stop` (signals) |
 //!
 //! Not here: the configuration (`config`) and the clients of the control socket (`ctl`).
 
@@ -24,5 +24,6 @@ pub mod protocol;
 pub mod recorders;
 pub mod report;
 pub mod server;
+pub mod stop;
 pub mod tree;
 pub mod verbs;

@@ -12,7 +12,6 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,11 +21,11 @@ use fuser::{
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use octavo::Cache;
-use rustix::mount::UnmountFlags;
 
 use super::tree::{Node, ROOT, Tree};
 use crate::environment::make_private_dir;
 use crate::lock::lock;
+use crate::mounts;
 
 /// The source of our mounts in the table of mounts.
 const NAME: &str = "octavo";
@@ -93,7 +92,7 @@ impl Drop for Mounted {
         // then detached, and disappears when that process leaves it.
         if let Err(error) = session.umount_and_join() {
             log::debug!("{}: {error}; detached", self.path.display());
-            detach(&self.path);
+            mounts::detach(&self.path);
         }
     }
 }
@@ -103,13 +102,13 @@ fn remove_dead(path: &Path) -> Result<(), String> {
     for _ in 0..DEAD_MAX {
         let dead = match std::fs::metadata(path) {
             Ok(_) => false,
-            Err(error) => error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()),
+            Err(error) => mounts::is_dead(&error),
         };
         let ours = is_ours(path);
         match (dead, ours) {
             (true, true) => {
                 log::info!("removing the dead mount at {}, left by a server that was killed", path.display());
-                detach(path);
+                mounts::detach(path);
             }
             (true, false) => return Err("there is a dead mount of another program here; unmount it".into()),
             (false, true) => return Err("the control file system of another server is mounted here".into()),
@@ -131,41 +130,7 @@ fn check_empty(path: &Path) -> Result<(), String> {
 
 /// Whether the uppermost mount at this path is a control file system.
 fn is_ours(path: &Path) -> bool {
-    // The path itself may be a dead mount; its parents are not.
-    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-    let path = match (parent, path.file_name()) {
-        (Some(parent), Some(name)) => parent.join(name),
-        _ => path.to_owned(),
-    };
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut at = mounts.lines().filter_map(parse_mount).filter(|(at, ..)| Path::new(at) == path);
-    at.next_back().is_some_and(|(_, kind, source)| kind.starts_with("fuse") && source == NAME)
-}
-
-/// The mount point, the type and the source of a line of `/proc/self/mountinfo`.
-fn parse_mount(line: &str) -> Option<(String, &str, &str)> {
-    let (before, after) = line.split_once(" - ")?;
-    let at = before.split(' ').nth(4)?;
-    let mut after = after.split(' ');
-    let at = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(at.to_owned(), |at, (code, character)| at.replace(code, character));
-    Some((at, after.next()?, after.next()?))
-}
-
-/// Detaches a mount, even while processes still use it.
-fn detach(path: &Path) {
-    if rustix::mount::unmount(path, UnmountFlags::DETACH).is_ok() {
-        return;
-    }
-    // Users other than root need this program.
-    let mut command = Command::new("fusermount3");
-    command.args(["-u", "-z", "--"]).arg(path).stdin(Stdio::null()).stdout(Stdio::null());
-    match command.stderr(Stdio::null()).status() {
-        Ok(status) if status.success() => {}
-        Ok(status) => log::warn!("{}: fusermount3: {status}", path.display()),
-        Err(error) => log::warn!("{}: fusermount3: {error}", path.display()),
-    }
+    mounts::uppermost(path).is_some_and(|(kind, source)| kind.starts_with("fuse") && source == NAME)
 }
 
 /// The tree as a FUSE file system.
@@ -381,18 +346,5 @@ impl Filesystem for Files {
         reply: ReplyEmpty,
     ) {
         reply.error(Errno::EPERM);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_of_mountinfo_is_parsed() {
-        let line = "98 31 0:53 / /run/a\\040b rw,nosuid,nodev shared:5 - fuse octavo rw,user_id=0,group_id=0";
-        assert_eq!(parse_mount(line), Some(("/run/a b".into(), "fuse", "octavo")));
-        assert_eq!(parse_mount("nonsense"), None);
-        assert!(!is_ours(Path::new("/")));
     }
 }

@@ -8,10 +8,7 @@ use octavo::{Cache, CacheConfig, Limits, Object, Partition, PartitionConfig, UNL
 
 use crate::config::{Config, ExportSection, GroupSection, PartitionSection, bytes};
 use crate::error::Error;
-
-/// The most bytes that are read ahead of a stream by default, 512 KiB: enough for most devices to
-/// come near their bandwidth.
-const READ_AHEAD_DEFAULT: u64 = 512 << 10;
+use crate::limits::READ_AHEAD_DEFAULT_BYTES;
 
 /// Opens a store: [`disk::Store::open`], or [`disk::Store::rehearse`] for a check.
 pub type OpenStore = fn(&Path, &disk::OpenOptions) -> Result<disk::Store, disk::OpenError>;
@@ -98,7 +95,7 @@ pub fn partition(section: &PartitionSection, shares: Option<&Shares>) -> Partiti
         low_bytes: bytes(&section.low).unwrap_or(0),
         high_bytes: bytes(&section.high),
         weight: section.weight.as_ref().map_or(defaults.weight, |weight| weight.get_ref().0 as u32),
-        read_ahead_max_bytes: bytes(&section.read_ahead).unwrap_or(READ_AHEAD_DEFAULT),
+        read_ahead_max_bytes: bytes(&section.read_ahead).unwrap_or(READ_AHEAD_DEFAULT_BYTES),
         node: section.node.as_ref().map(|node| node.get_ref().0 as u32),
         dirty_max_bytes: bytes(&section.dirty_max),
         ..defaults

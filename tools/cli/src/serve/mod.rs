@@ -25,7 +25,6 @@ mod share;
 mod sockets;
 mod status;
 mod step;
-mod stop;
 mod tls;
 mod watch;
 
@@ -40,9 +39,10 @@ use octavo_block::{Address, Server};
 
 use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, check};
-use crate::control::drain::{self, Refusal};
+use crate::control::drain;
 use crate::control::health::{Health, Phase};
 use crate::control::server::Asked;
+use crate::control::stop;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
@@ -119,7 +119,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     let cache = &catalog.cache;
     let (stop, stopped) = channel();
     let (hang_up, hung_up) = sync_channel(1);
-    stop::start(cache.clone(), stop, hang_up)?;
+    stop::start(cache.clone(), move |signal| _ = stop.send(signal), Some(hang_up))?;
     let health = Arc::new(Health::new(Instant::now()));
     let clients = || sockets::clients(catalog.server.traffic(), Arc::clone(&catalog.images));
     let scraped_at = sockets::scrape(config, cache, &health, clients())?;
@@ -175,7 +175,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
         log::info!("drained: every acknowledged write is in its store");
         return Ok(());
     }
-    Err(Error::Failed(refusals.into_iter().map(lost).collect()))
+    Err(Error::Failed(refusals.into_iter().map(drain::lost).collect()))
 }
 
 /// Starts the thread that reloads the configuration after each SIGHUP. A SIGHUP during a reload
@@ -287,13 +287,4 @@ fn banner(
         text += &attach::libvirt_disk(address, export);
     }
     text + "\nCtrl-C writes dirty pages back and ends.\n"
-}
-
-/// Gives up an object that cannot be drained, and says how many bytes that loses.
-fn lost(refusal: Refusal) -> String {
-    let bytes = match &refusal.object {
-        Some(object) => object.abandon(),
-        None => refusal.dirty_bytes,
-    };
-    format!("\"{}\": {}: {bytes} bytes lost ({})", refusal.name, refusal.reason, units::human_bytes(bytes))
 }

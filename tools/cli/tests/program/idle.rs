@@ -24,21 +24,26 @@ fn while_its_client_is_silent_a_servers_threads_sleep() {
     }
     assert_eq!(client.flush(), 0);
     assert_eq!(client.read(0, 4096), [7; 4096]);
+    assert_sleeps(server.pid());
+    assert_eq!(client.read(0, 4096), [7; 4096]);
+}
+
+/// Checks that the threads of a process that has nothing to do sleep.
+pub fn assert_sleeps(pid: u32) {
     // Wait for the last status line, and for the cleaner to finish.
     std::thread::sleep(Duration::from_secs(6));
-    let before = Threads::of(server.pid());
+    let before = Threads::of(pid);
     // A thread that never sleeps has no wake-ups: it would be awake in every sample.
     let mut always_awake = before.awake.clone();
     for _ in 0..SAMPLES {
         std::thread::sleep(PAUSE);
-        let now = Threads::of(server.pid());
+        let now = Threads::of(pid);
         always_awake.retain(|thread| now.awake.contains(thread));
     }
-    let wakeups = Threads::of(server.pid()).wakeups - before.wakeups;
+    let wakeups = Threads::of(pid).wakeups - before.wakeups;
     println!("in {SAMPLES} samples: {wakeups} wake-ups");
-    assert!(wakeups <= WAKEUPS_MAX, "{wakeups} wake-ups of a silent server");
+    assert!(wakeups <= WAKEUPS_MAX, "{wakeups} wake-ups of a silent process");
     assert!(always_awake.is_empty(), "these threads never slept: {always_awake:?}");
-    assert_eq!(client.read(0, 4096), [7; 4096]);
 }
 
 /// The threads of a process.

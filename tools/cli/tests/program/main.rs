@@ -22,6 +22,7 @@ mod idle;
 mod kill;
 mod logging;
 mod metrics;
+mod mount;
 mod nbd_client;
 mod nodes;
 mod observed;

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | first SIGTERM or SIGINT | asks the server to stop |
 //! | second SIGTERM or SIGINT | this thread ends the process at once, whatever the server does |
-//! | SIGHUP | asks for a reload of the configuration |
+//! | SIGHUP | asks for a reload of the configuration; without one, as SIGTERM |
 //! | SIGPIPE | Rust's start-up code ignores it |
 //! | SIGXFSZ | is ignored: a write beyond the limit on file sizes fails with EFBIG |
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, SyncSender};
+use std::sync::mpsc::SyncSender;
 
 use octavo::Cache;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -20,25 +20,28 @@ use crate::error::Error;
 use crate::logger;
 use crate::units;
 
-/// Starts the thread. `stop` gets the number of the first SIGTERM or SIGINT. `reload` gets a
-/// message for each SIGHUP, unless one is waiting there already.
-pub fn start(cache: Cache, stop: Sender<i32>, reload: SyncSender<()>) -> Result<(), Error> {
+/// Starts the thread. `stop` is called with the number of the first SIGTERM or SIGINT. `reload`
+/// gets a message for each SIGHUP, unless one is waiting there already.
+pub fn start(
+    cache: Cache,
+    stop: impl Fn(i32) + Send + 'static,
+    reload: Option<SyncSender<()>>,
+) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::failed(format!("cannot handle signals: {error}"));
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(failed)?;
     let serve = move || {
         let mut stopping = false;
         for signal in signals.forever() {
-            match (signal, stopping) {
+            match (signal, &reload, stopping) {
                 // A full channel holds a reload that will read what this one would. A closed one is
                 // that of a server that could not start.
-                (SIGHUP, _) => drop(reload.try_send(())),
-                (_, false) => {
+                (SIGHUP, Some(reload), _) => drop(reload.try_send(())),
+                (_, _, false) => {
                     stopping = true;
-                    // The receiver is `serve`; if it is dropped, the process is ending.
-                    let _ = stop.send(signal);
+                    stop(signal);
                 }
-                (_, true) => end_at_once(&cache, signal),
+                (_, _, true) => end_at_once(&cache, signal),
             }
         }
     };

@@ -1,0 +1,253 @@
+//! `octavo mount`: a directory as a file system whose data goes through a cache.
+//!
+//! 1. The options and the directories are checked (`options`, `place`).
+//! 2. With `--daemon`, the program runs itself again in the background, and waits until the file
+//!    system is usable (`daemon`). The rest is what the second process does.
+//! 3. The cache is made, and the directory mounted.
+//! 4. The main thread sleeps until a signal arrives, or until someone unmounts the directory.
+//! 5. The directory is unmounted, requests in flight are completed, and all bytes made durable.
+
+mod daemon;
+
+mod mount_octavo;
+mod options;
+pub mod place;
+
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
+use octavo_fuse::Mount;
+
+use crate::config::DRAIN_TIMEOUT_DEFAULT;
+use crate::control::{drain, stop};
+use crate::environment::Environment;
+use crate::error::Error;
+use crate::logger::{self, Settings, Wishes};
+use crate::{limits, output, units};
+pub use mount_octavo::{Helper, is_helper};
+use options::Options;
+
+/// The name of the partition.
+const PARTITION: &str = "files";
+
+/// How long the service manager is asked to wait for the next sign of progress at the end.
+const LAST_WORD: Duration = DRAIN_TIMEOUT_DEFAULT.saturating_add(Duration::from_secs(60));
+
+/// Mount a directory as a file system with a cache, for unmodified programs
+#[derive(Args)]
+#[command(after_help = "\
+Options of -o (as in fstab; separated by commas):
+  ro, rw                  refuse writes, or not [default: rw]
+  memory_max=SIZE         as --memory-max
+  writeback, writethrough when writes reach SOURCE [default: writethrough]
+  policy=NAME             which pages are evicted, such as octavo or lru [default: octavo]
+  coherence=MODE          close-to-open: other programs may change SOURCE, and each open sees it;
+                          exclusive: no other program changes SOURCE, which saves requests
+                          [default: close-to-open]
+  attr_timeout=SECONDS    how long the kernel keeps names and attributes
+                          [default: 1, or an hour with coherence=exclusive]
+  allow_other, no_allow_other
+                          whether other users have access [default: only if root mounts]
+  suid, dev               honour set-user-ID bits and device files; only for root
+  noexec                  run no programs
+  threads=N               [default: one for each processor, 2 to 16]
+  files_max=N             files whose pages are kept, open or not
+  nodes_max=N             files and directories that the kernel may know at a time
+  log=FILE                where the log goes with --daemon
+Options of mount(8) such as noauto, nofail, _netdev, user and x-... are ignored.
+
+Examples:
+  octavo mount /srv/data /mnt               /srv/data with a cache, at /mnt
+  octavo mount /srv/data /srv/data          over itself: all programs use the cache
+  octavo mount /srv/data /mnt --memory-max 1GiB --daemon
+                                            in the background; returns when it is usable
+  umount /mnt                               ends it, as SIGTERM and Ctrl-C do
+  mount -t octavo -o ro,memory_max=1g /srv/data /mnt
+                                            the same from mount(8), which needs root
+
+In /etc/fstab:
+  /srv/data  /mnt  octavo  memory_max=1g,nofail  0  0
+
+Once fsync has returned, data is durable in SOURCE. Without --writeback, every write reaches SOURCE
+before it returns. octavo-mount(1) says what programs can rely on.")]
+pub struct Arguments {
+    /// The directory whose files are cached
+    #[arg(value_hint = ValueHint::DirPath)]
+    source: PathBuf,
+    /// The directory where they appear; it need not be empty, and may be SOURCE
+    #[arg(value_hint = ValueHint::DirPath)]
+    path: PathBuf,
+    /// Options of the mount, as in fstab; see below
+    #[arg(short, long, value_name = "OPTION,...")]
+    options: Vec<String>,
+    /// The limit on all memory of the cache [default: 128MiB]
+    #[arg(long, value_name = "SIZE")]
+    memory_max: Option<String>,
+    /// Write to SOURCE later, or when a program calls fsync
+    #[arg(long)]
+    writeback: bool,
+    /// Refuse writes
+    #[arg(short, long)]
+    read_only: bool,
+    /// Serve in the background; return when the mount is usable
+    #[arg(short, long)]
+    daemon: bool,
+    /// This is the process in the background.
+    #[arg(long, hide = true)]
+    in_background: bool,
+    /// Check the options and the directories, and mount nothing
+    #[arg(long)]
+    check: bool,
+}
+
+impl Arguments {
+    /// All options, as `-o` has them.
+    fn list(&self) -> String {
+        let mut list = self.options.clone();
+        list.extend(self.memory_max.iter().map(|size| format!("memory_max={size}")));
+        list.extend(self.writeback.then(|| "writeback".to_owned()));
+        list.extend(self.read_only.then(|| "ro".to_owned()));
+        list.join(",")
+    }
+}
+
+/// How much the command line wants to hear.
+#[derive(Clone, Copy)]
+pub struct Loudness {
+    /// The number of `-v`.
+    pub verbose: u8,
+    /// `-q`.
+    pub quiet: bool,
+}
+
+/// Mounts a directory, and serves it until a signal arrives or it is unmounted.
+pub fn run(
+    arguments: &Arguments,
+    environment: &Environment,
+    loudness: Loudness,
+    log: Settings,
+) -> Result<(), Error> {
+    // Each cached file takes two descriptors.
+    crate::process::raise_fds_max();
+    let list = arguments.list();
+    let mut options = Options::read([&*list])?;
+    let source = place::source(&arguments.source).map_err(Error::Usage)?;
+    let path = place::target(&source, &arguments.path).map_err(Error::Usage)?;
+    if let Some(log) = &mut options.log {
+        *log = std::path::absolute(&log).unwrap_or_else(|_| log.clone());
+    }
+    if arguments.check {
+        return Ok(());
+    }
+    if arguments.daemon {
+        let shown = ["-v", "-v"].into_iter().take(loudness.verbose.into());
+        let mut words: Vec<OsString> = ["mount", "--in-background"].map(Into::into).into();
+        words.extend(shown.chain(loudness.quiet.then_some("-q")).map(OsString::from));
+        if !list.is_empty() {
+            words.extend(["-o".into(), list.into()]);
+        }
+        if let Some(log) = &options.log {
+            daemon::open_log(log)?;
+            words.extend(["-o".into(), format!("log={}", log.display()).into()]);
+        }
+        words.extend(["--".into(), source.into(), path.into()]);
+        return daemon::start(words, loudness.quiet);
+    }
+    if arguments.in_background {
+        daemon::leave();
+    }
+    logger::take_panics();
+    let log_file = options.log.as_deref();
+    serve(&options, &source, &path, environment, |line| {
+        // Errors until now were those of a command, without the time.
+        logger::change(log.of_server(&Wishes::default(), &Wishes::default()));
+        match arguments.in_background {
+            true => daemon::ready(line, log_file),
+            false if loudness.quiet => Ok(()),
+            false => output::notice(line),
+        }
+    })
+}
+
+/// Steps 3 to 5. `ready` gets the line that says that the directory is mounted.
+fn serve(
+    options: &Options,
+    source: &Path,
+    path: &Path,
+    environment: &Environment,
+    ready: impl FnOnce(&str) -> Result<(), Error>,
+) -> Result<(), Error> {
+    crate::heap::bound();
+    let failed = |error: octavo::Error| Error::failed(error.to_string());
+    let cache = Cache::new(CacheConfig {
+        memory_max_bytes: options.memory_max_bytes,
+        pressure: Some(octavo::pressure::PressureSource::linux()),
+        ..CacheConfig::default()
+    });
+    let cache = cache.map_err(failed)?;
+    let stat = cache.stat();
+    let partition = PartitionConfig {
+        cache_mode: options.cache_mode,
+        policy: options.policy,
+        start_bytes: Some(stat.memory_max_bytes.saturating_sub(stat.memory_charged_bytes)),
+        read_ahead_max_bytes: limits::READ_AHEAD_DEFAULT_BYTES,
+        ..PartitionConfig::new(PARTITION)
+    };
+    let partition = cache.partition(partition).map_err(failed)?;
+    let (end, ended) = channel();
+    let signalled = end.clone();
+    // First: a signal must not leave a dead mount behind.
+    stop::start(cache.clone(), move |signal| _ = signalled.send(Some(signal)), None)?;
+    let choose = move |_: &Path, _: BorrowedFd<'_>| Some(partition.clone());
+    let mount = Mount::start(cache.clone(), source, path, &options.mount, choose).map_err(Error::failed)?;
+    let mount = Arc::new(mount);
+    let watched = mount.clone();
+    let watch = std::thread::Builder::new().name("unmounted".into()).spawn(move || {
+        watched.wait_until_ended(Duration::MAX);
+        let _ = end.send(None);
+    });
+    watch.map_err(|error| Error::failed(format!("cannot start a thread: {error}")))?;
+
+    let supervisor = environment.supervisor();
+    let line = summary(options, source, path);
+    supervisor.ready(&line);
+    let told = ready(&format!("{line}\n"));
+    let why = match (&told, ended.recv()) {
+        (Ok(()), Ok(Some(signal))) => stop::name(signal).to_owned(),
+        _ => format!("{} was unmounted", path.display()),
+    };
+    supervisor.stopping("unmounting, and making all bytes durable");
+    log::info!("{why}: making all bytes durable");
+    mount.begin_stop();
+    if !mount.wait_until_ended(DRAIN_TIMEOUT_DEFAULT) {
+        log::warn!("{}: requests still wait for {}", path.display(), source.display());
+    }
+    let refusals = drain::drain(drain::objects(&cache), DRAIN_TIMEOUT_DEFAULT, |dirty_bytes| {
+        if dirty_bytes > 0 {
+            log::info!("{} dirty left", units::human_bytes(dirty_bytes));
+        }
+        supervisor.extend(LAST_WORD);
+    });
+    told?;
+    match refusals.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Failed(refusals.into_iter().map(drain::lost).collect())),
+    }
+}
+
+/// What is mounted where, and how, in a line.
+fn summary(options: &Options, source: &Path, path: &Path) -> String {
+    let mode = match (options.mount.read_only, options.cache_mode) {
+        (true, _) => "read-only",
+        (_, CacheMode::Writeback) => "write-back",
+        (_, CacheMode::Writethrough) => "write-through",
+    };
+    let memory = units::human_bytes(options.memory_max_bytes);
+    format!("{} is mounted at {}: {mode}, {memory} of cache", source.display(), path.display())
+}

@@ -1,0 +1,76 @@
+//! The mounts of the system: what is mounted at a path, and how to detach it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::mount::UnmountFlags;
+
+/// Whether this error is that of a mount whose server has ended.
+pub fn is_dead(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
+}
+
+/// The type and the source of the uppermost mount at this path, if it is the root of a mount.
+pub fn uppermost(path: &Path) -> Option<(String, String)> {
+    let path = resolved(path);
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut at = mounts.lines().filter_map(parse).filter(|(at, ..)| Path::new(at) == path);
+    at.next_back().map(|(_, kind, source)| (kind.to_owned(), source))
+}
+
+/// A path without links and dots. Its last component may be a dead mount, which cannot be examined;
+/// its parents cannot.
+pub fn resolved(path: &Path) -> PathBuf {
+    if let Ok(path) = path.canonicalize() {
+        return path;
+    }
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
+    match (parent, absolute.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => absolute,
+    }
+}
+
+/// The mount point, the type and the source of a line of `/proc/self/mountinfo`.
+fn parse(line: &str) -> Option<(String, &str, String)> {
+    let (before, after) = line.split_once(" - ")?;
+    let at = unescaped(before.split(' ').nth(4)?);
+    let mut after = after.split(' ');
+    Some((at, after.next()?, unescaped(after.next()?)))
+}
+
+fn unescaped(text: &str) -> String {
+    let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    codes.iter().fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
+}
+
+/// Detaches a mount, even while processes still use it.
+pub fn detach(path: &Path) {
+    if rustix::mount::unmount(path, UnmountFlags::DETACH).is_ok() {
+        return;
+    }
+    // Users other than root need this program.
+    let mut command = Command::new("fusermount3");
+    command.args(["-u", "-z", "--"]).arg(path).stdin(Stdio::null()).stdout(Stdio::null());
+    match command.stderr(Stdio::null()).status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => log::warn!("{}: fusermount3: {status}", path.display()),
+        Err(error) => log::warn!("{}: fusermount3: {error}", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_mountinfo_is_parsed() {
+        let line =
+            "98 31 0:53 / /run/a\\040b rw,nosuid,nodev shared:5 - fuse.octavo /srv/c\\040d rw,user_id=0";
+        assert_eq!(parse(line), Some(("/run/a b".into(), "fuse.octavo", "/srv/c d".into())));
+        assert_eq!(parse("nonsense"), None);
+        assert!(uppermost(Path::new("/")).is_some());
+    }
+}
