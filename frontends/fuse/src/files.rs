@@ -11,6 +11,12 @@
 //!   clean pages are dropped. The mount counts its own changes when they begin and when they end,
 //!   and the cache counts its write-backs. If either count has moved since the last look, or a
 //!   change is under way, a look cannot tell whose change it sees, and takes it for the mount's.
+//! - **F4** Files that are likely to grow (new, empty or cut to nothing, or opened to append) have
+//!   buffered stores: a direct store syncs its last bytes whenever its length changes. An object
+//!   may be replaced by another while requests to it are in flight. These fail with `Closed`, and
+//!   are repeated.
+//! - **F5** A write-through file is closed without a sync, as a program's `close` is. A file that
+//!   has lost its last name loses its pages, dirty ones too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
@@ -56,6 +62,19 @@ impl Drop for Change {
 struct Seen {
     stamp: Stamp,
     counts: Counts,
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Access {
+    pub writes: bool,
+    /// All writes are appended.
+    pub appends: bool,
+}
+
+impl Access {
+    /// Any write.
+    pub const WRITE: Access = Access { writes: true, appends: false };
 }
 
 /// What this mount has done to a file by some moment (F3).
@@ -295,8 +314,8 @@ impl Files {
     ///
     /// # Errors
     /// Those of the lower file system.
-    pub fn open(&self, node: &Node, for_writing: bool) -> Result<Arc<File>, Errno> {
-        self.open_as(node, for_writing, None)
+    pub fn open(&self, node: &Node, access: Access) -> Result<Arc<File>, Errno> {
+        self.open_as(node, access, None)
     }
 
     /// Opens a file that was just made: its descriptor may write it, whatever its mode says.
@@ -304,20 +323,15 @@ impl Files {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_created(&self, node: &Node, created: OwnedFd) -> Result<Arc<File>, Errno> {
-        self.open_as(node, true, Some(created))
+        self.open_as(node, Access::WRITE, Some(created))
     }
 
-    fn open_as(
-        &self,
-        node: &Node,
-        for_writing: bool,
-        mut created: Option<OwnedFd>,
-    ) -> Result<Arc<File>, Errno> {
+    fn open_as(&self, node: &Node, access: Access, mut created: Option<OwnedFd>) -> Result<Arc<File>, Errno> {
         loop {
             let entry = lock(&self.table).files.get(&node.key).cloned();
             let entry = match entry {
                 Some(entry) => entry,
-                None => self.add(node, for_writing, created.take())?,
+                None => self.add(node, access, created.take())?,
             };
             let mut state = lock(&entry.state);
             // Its last bytes are written before it leaves the table, so the next look finds them.
@@ -327,7 +341,7 @@ impl Files {
             if !self.is_exclusive {
                 entry.file.look(node)?;
             }
-            self.make_writable(&entry.file, node, for_writing)?;
+            self.make_writable(&entry.file, node, access)?;
             state.handles += 1;
             if let Some(place) = state.idle.take() {
                 lock(&self.table).idle.remove(&place);
@@ -337,8 +351,8 @@ impl Files {
     }
 
     /// Adds a file without handles, which is not idle. Returns the file that is in the table then.
-    fn add(&self, node: &Node, for_writing: bool, created: Option<OwnedFd>) -> Result<Arc<Entry>, Errno> {
-        let (object, stamp) = self.make_object(node, for_writing, created)?;
+    fn add(&self, node: &Node, access: Access, created: Option<OwnedFd>) -> Result<Arc<Entry>, Errno> {
+        let (object, stamp) = self.make_object(node, access, created)?;
         let visible = AtomicU64::new(object.len_bytes());
         let file = Arc::new(File {
             key: node.key,
@@ -354,7 +368,7 @@ impl Files {
         if let Some(other) = table.files.get(&node.key).cloned() {
             // Another thread was faster. This object has read nothing.
             drop(table);
-            let _ = entry.file.object().close();
+            entry.file.object().abandon();
             return Ok(other);
         }
         table.files.insert(node.key, entry.clone());
@@ -372,20 +386,25 @@ impl Files {
             }
             let Some((_, entry)) = table.idle.pop_first() else { return };
             drop(table);
-            self.close_idle(&entry);
+            self.close_idle(&entry, false);
         }
     }
 
-    /// Closes a file if it has no handles.
-    fn close_idle(&self, entry: &Arc<Entry>) {
+    /// Closes a file if it has no handles (F5).
+    fn close_idle(&self, entry: &Arc<Entry>, is_removed: bool) {
         let mut state = lock(&entry.state);
         if state.handles > 0 || state.is_closed {
             return;
         }
         let object = entry.file.object();
-        if let Err(error) = object.close() {
-            log::error!("{}: its last bytes could not be written: {error}", object.name());
-            object.abandon();
+        match object.cache_mode() {
+            CacheMode::Writeback if !is_removed => {
+                if let Err(error) = object.close() {
+                    log::error!("{}: its last bytes could not be written: {error}", object.name());
+                    object.abandon();
+                }
+            }
+            _ => _ = object.abandon(),
         }
         state.is_closed = true;
         let mut table = lock(&self.table);
@@ -396,19 +415,21 @@ impl Files {
     fn make_object(
         &self,
         node: &Node,
-        for_writing: bool,
+        access: Access,
         created: Option<OwnedFd>,
     ) -> Result<(Object, Stamp), Errno> {
         // A descriptor that may write would keep the file from being executed below.
-        let flags = if for_writing { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = if access.writes { OFlags::RDWR } else { OFlags::RDONLY };
         let lower = created.map_or_else(|| lower::open_again(node.place.at()?, flags), Ok)?;
-        let stamp = Stamp::of(&lower::stat(&lower)?);
+        let stat = lower::stat(&lower)?;
         let path = lower::path_of(node.place.at()?)?;
         let path = path.strip_prefix(&self.root).unwrap_or(&path);
         let partition = (self.chooser)(path, node.place.at()?.as_fd()).ok_or(Errno::NOMEM)?;
         let name = display_name(path);
-        let options =
-            OpenOptions { read_only: !for_writing, direct: self.direct, lock: false, create_len_bytes: None };
+        // F4.
+        let grows = access.writes && (stat.stx_size == 0 || access.appends);
+        let (read_only, direct) = (!access.writes, self.direct && !grows);
+        let options = OpenOptions { read_only, direct, lock: false, create_len_bytes: None };
         let store = Store::from_file(&name, LowerFile::from(lower), &options).map_err(|error| {
             log::warn!("{name}: {error}");
             Errno::IO
@@ -417,19 +438,39 @@ impl Files {
             log::warn!("{name}: {error}");
             Errno::NFILE
         })?;
-        Ok((object, stamp))
+        Ok((object, Stamp::of(&stat)))
     }
 
     /// Replaces an object that can only be read.
-    fn make_writable(&self, file: &File, node: &Node, for_writing: bool) -> Result<(), Errno> {
-        if !for_writing || !file.object().read_only() {
+    fn make_writable(&self, file: &File, node: &Node, access: Access) -> Result<(), Errno> {
+        if !access.writes || !file.object().read_only() {
             return Ok(());
         }
         let _length = lock(&file.length);
-        let (object, _) = self.make_object(node, true, None)?;
+        let (object, _) = self.make_object(node, access, None)?;
         let mut held = file.held.write().unwrap_or_else(PoisonError::into_inner);
-        let _ = held.object.close();
+        // It has no dirty pages.
+        held.object.abandon();
         held.object = object;
+        Ok(())
+    }
+
+    /// Cuts a file to nothing. Its store is buffered from then on (F4).
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn empty(&self, file: &File, node: &Node) -> Result<(), Errno> {
+        if !file.object().store().is_direct() {
+            return file.set_len_bytes(0);
+        }
+        let _length = lock(&file.length);
+        let lower = lower::open_again(node.place.at()?, OFlags::RDWR)?;
+        file.visible.store(0, Relaxed);
+        let mut held = file.held.write().unwrap_or_else(PoisonError::into_inner);
+        // First, so that no write-back of a dirty page lengthens the file again.
+        held.object.abandon();
+        rustix::fs::ftruncate(&lower, 0)?;
+        (held.object, _) = self.make_object(node, Access::WRITE, Some(lower))?;
         Ok(())
     }
 
@@ -465,7 +506,7 @@ impl Files {
         }
         drop(state);
         if is_removed {
-            self.close_idle(&entry);
+            self.close_idle(&entry, true);
         }
         self.close_surplus();
     }
@@ -474,12 +515,12 @@ impl Files {
     pub fn drop_idle(&self, key: Key) {
         let entry = lock(&self.table).files.get(&key).cloned();
         if let Some(entry) = entry {
-            self.close_idle(&entry);
+            self.close_idle(&entry, true);
         }
     }
 
-    /// Makes everything durable, and closes all files. Returns the errors of those that could not
-    /// be written.
+    /// Writes everything to the lower file system, and closes all files. Returns the errors of
+    /// those that could not be written.
     pub fn close_everything(&self) -> Vec<String> {
         let entries: Vec<_> = {
             let mut table = lock(&self.table);
@@ -489,10 +530,15 @@ impl Files {
         let mut failed = Vec::new();
         for entry in entries {
             let object = entry.file.object();
-            if let Err(error) = object.close() {
+            let closed = match object.cache_mode() {
+                CacheMode::Writeback => object.close(),
+                // The sync of the whole file system follows.
+                CacheMode::Writethrough => Ok(()),
+            };
+            if let Err(error) = closed {
                 failed.push(error.to_string());
-                object.abandon();
             }
+            object.abandon();
         }
         failed
     }

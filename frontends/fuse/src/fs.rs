@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use octavo::Cache;
-use rustix::fs::Statx;
+use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -20,7 +20,7 @@ use crate::handles::Handles;
 use crate::lower;
 use crate::nodes::{Node, Nodes};
 use crate::place::handle_of;
-use crate::wire::{Attr, AttrOut, EntryOut, NOTIFY_PRUNE, NotifyPruneOut};
+use crate::wire::{Attr, AttrOut, EntryOut, NOTIFY_PRUNE, NotifyPruneOut, ROOT};
 
 /// What all threads of a mount share.
 pub struct Fs {
@@ -70,6 +70,15 @@ impl Fs {
             log::debug!("the kernel cannot be asked to forget files: {errno}");
             self.cannot_prune.store(true, Relaxed);
         }
+    }
+
+    /// Makes all that was written to the lower file system durable.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn sync_lower(&self) -> Result<(), Errno> {
+        let root = self.nodes.get(ROOT)?;
+        rustix::fs::syncfs(lower::open_again(root.place.at()?, OFlags::RDONLY | OFlags::DIRECTORY)?)
     }
 
     /// Looks up an entry of a directory, and counts the lookup.

@@ -315,7 +315,11 @@ impl Mount {
         for thread in threads {
             let _ = thread.join();
         }
-        self.fs.files.close_everything()
+        let mut failed = self.fs.files.close_everything();
+        if let Err(errno) = self.fs.sync_lower() {
+            failed.push(format!("the lower file system cannot be synced: {errno}"));
+        }
+        failed
     }
 
     /// Unmounts the directory, and tells the threads to end once they have answered the requests in

@@ -277,7 +277,9 @@ impl Worker {
         match (pending, completion.op) {
             (Pending::Read { unique, len, open }, Op::Read { offset, mut buffer, .. }) => {
                 let result = match completion.result {
-                    Err(octavo::Error::PastEnd { .. }) => read_shorter(&open, offset, &mut buffer[..len]),
+                    Err(octavo::Error::PastEnd { .. } | octavo::Error::Closed { .. }) => {
+                        read_again(&open, offset, &mut buffer[..len])
+                    }
                     result => result.map(|()| len).map_err(|error| errno_of(&error)),
                 };
                 match result {
@@ -287,7 +289,10 @@ impl Worker {
             }
             (Pending::Write { unique, len, open, change: _change }, Op::Write { offset, buffer, .. }) => {
                 let result = match completion.result {
-                    Err(octavo::Error::PastEnd { .. }) => open.file.write_at(offset, &buffer[..len]),
+                    // The file was cut meanwhile, or has another object (F4).
+                    Err(octavo::Error::PastEnd { .. } | octavo::Error::Closed { .. }) => {
+                        open.file.write_at(offset, &buffer[..len])
+                    }
                     result => result.map_err(|error| errno_of(&error)),
                 };
                 self.reply_to_write(unique, len, result);
@@ -320,8 +325,9 @@ impl Worker {
     }
 }
 
-/// Reads what is left of the range of a read: the file was cut meanwhile.
-fn read_shorter(open: &Open, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+/// Reads what is left of the range of a read: the file was cut meanwhile, or has another object
+/// (F4).
+fn read_again(open: &Open, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
     let left = open.file.len_bytes().saturating_sub(offset).min(bytes.len() as u64) as usize;
     match open.file.object().read_at(offset, &mut bytes[..left]) {
         // Cut again.

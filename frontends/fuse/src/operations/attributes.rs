@@ -4,6 +4,7 @@ use rustix::fs::{Statx, Timespec, UTIME_NOW};
 use rustix::io::Errno;
 
 use super::request::{Request, put};
+use crate::files::Access;
 use crate::fs::Fs;
 use crate::lower;
 use crate::nodes::Node;
@@ -82,8 +83,11 @@ impl Fs {
 
     /// Changes the length of a file, in the cache if it is there.
     pub(super) fn set_len(&self, node: &Node, len: u64) -> Result<(), Errno> {
-        let file = self.files.open(node, true)?;
-        let set = file.set_len_bytes(len);
+        let file = self.files.open(node, Access::WRITE)?;
+        let set = match len {
+            0 => self.files.empty(&file, node),
+            _ => file.set_len_bytes(len),
+        };
         self.files.close(node);
         set
     }

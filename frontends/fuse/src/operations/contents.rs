@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::names::set_mask;
 use super::request::{Request, put};
-use crate::files::{Change, File};
+use crate::files::{Access, Change, File};
 use crate::fs::Fs;
 use crate::handles::{Handle, Open};
 use crate::lower;
@@ -88,7 +88,9 @@ impl Fs {
         if for_writing && self.behaviour.read_only {
             return Err(Errno::ROFS);
         }
-        let file = self.files.open(&node, for_writing)?;
+        let file = self
+            .files
+            .open(&node, Access { writes: for_writing, appends: flags.contains(OFlags::APPEND) })?;
         put(out, &self.add_handle(node, file, flags));
         Ok(())
     }
