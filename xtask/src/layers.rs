@@ -117,6 +117,7 @@ const LAYERS: &[Layer] = &[
             "clap",
             "clap_complete",
             "fuser",
+            "globset",
             "httparse",
             "libc",
             "log",

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use octavo_block::Address;
 use toml::Spanned;
 
+use super::mount::Pattern;
 use super::source::Problem;
 use super::values::Attach;
 use super::{Config, ExportSection, Size, bytes, tls};
@@ -35,6 +36,7 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     check.shares();
     check.exports();
     check.paths();
+    check.mounts();
     check.sockets(is_whole);
     if let Some(section) = &config.tls {
         section.check(&config.source, is_whole, check.problems);
@@ -71,7 +73,9 @@ pub fn doubtful(config: &Config) {
     }
     for partition in &config.partitions {
         let name = &**partition.name.get_ref();
-        if !config.exports.iter().any(|export| config.partition_of(export) == Some(name)) {
+        let is_of_a_mount =
+            config.mounts.iter().flat_map(|mount| mount.partitions()).any(|used| used.get_ref() == name);
+        if !is_of_a_mount && !config.exports.iter().any(|export| config.partition_of(export) == Some(name)) {
             let message = format!("no export uses \"{name}\"");
             log::warn!("{}", config.line(&partition.name, message));
         }
@@ -281,6 +285,30 @@ impl Check<'_> {
                             ),
                         );
                     }
+                }
+            }
+        }
+    }
+
+    /// Directories are examined when they are mounted.
+    fn mounts(&mut self) {
+        let mut seen = Seen::new();
+        for mount in &self.config.mounts {
+            for path in [&mount.source, &mount.path] {
+                if !path.get_ref().is_absolute() {
+                    let shown = path.get_ref().display();
+                    self.report(path, format!("\"{shown}\" is not absolute; expected a path from the root"));
+                }
+            }
+            self.once(&mut seen, mount.path.get_ref(), &mount.path, |line| {
+                format!("\"{}\" is mounted at already, on line {line}", mount.path.get_ref().display())
+            });
+            for partition in mount.partitions() {
+                self.is_partition(partition);
+            }
+            for tenant in &mount.tenants {
+                if let Err(why) = Pattern::parse(tenant.pattern.get_ref()) {
+                    self.report(&tenant.pattern, why);
                 }
             }
         }

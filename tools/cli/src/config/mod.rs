@@ -7,6 +7,7 @@
 
 pub mod check;
 pub mod fixed;
+pub mod mount;
 pub mod read;
 pub mod source;
 pub mod tls;
@@ -28,6 +29,7 @@ use crate::control::host::Host;
 use crate::error::Error;
 use crate::logger::{Format, Wishes};
 use crate::order::Order;
+use mount::MountSection;
 use source::Source;
 use tls::TlsSection;
 use values::{Attach, Bytes, ControlPath, Group, List, Number, Parsed, Sample, SocketMode};
@@ -57,6 +59,8 @@ pub struct Config {
     pub shares: Vec<ShareSection>,
     /// `[[export]]`, in the file's order.
     pub exports: Vec<ExportSection>,
+    /// `[[mount]]`, in the file's order.
+    pub mounts: Vec<MountSection>,
     /// `[listen]`.
     pub listen: ListenSection,
     /// `[listen.tls]`.
@@ -191,10 +195,11 @@ pub struct ExportSection {
 }
 
 /// `[listen]`: the sockets.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [listen]")]
 pub struct ListenSection {
-    /// Where NBD clients connect.
+    /// Where NBD clients connect. Empty only if there are no exports.
+    #[serde(default)]
     pub nbd: List<Address>,
     /// Where `octavo ctl` connects.
     pub control: Option<Spanned<Parsed<ControlPath>>>,

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
+use super::mount::MountSection;
 use super::source::{Problem, Source};
 use super::{Config, check, tls};
 use crate::error::Error;
@@ -24,7 +25,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 const ELEMENTS_MAX: usize = 50;
 
 /// The required keys: section, key, and an example of its value.
-const REQUIRED: [(&str, &str, &str); 13] = [
+const REQUIRED: [(&str, &str, &str); 18] = [
     ("", "cache", "[cache] with memory_max = \"32MiB\""),
     ("", "partition", "[[partition]] with name = \"vm1\""),
     ("", "export", "[[export]] with name, path and partition"),
@@ -37,6 +38,11 @@ const REQUIRED: [(&str, &str, &str); 13] = [
     ("export", "name", "name = \"vm1\", what a client asks for"),
     ("export", "path", "path = \"/var/lib/images/vm1.raw\""),
     ("export", "partition", "partition = \"vm1\", the name of a [[partition]]"),
+    ("mount", "source", "source = \"/srv/data\", the directory whose files are cached"),
+    ("mount", "path", "path = \"/mnt/data\", where it is mounted"),
+    ("mount", "partition", "partition = \"files\", the name of a [[partition]]"),
+    ("mount.tenant", "match", "match = \"/home/*/\""),
+    ("mount.tenant", "partition", "partition = \"homes\", the name of a [[partition]]"),
     ("listen", "nbd", "nbd = \"unix:/run/octavo/nbd.sock\""),
 ];
 
@@ -51,7 +57,7 @@ impl Config {
     /// Reads a text. The error lists all problems.
     pub fn parse(source: Source) -> Result<Config, Error> {
         let text = source.text.clone();
-        let mut reader = Reader { source, problems: Vec::new(), is_whole: true };
+        let mut reader = Reader { source, problems: Vec::new(), is_whole: true, has_only_mounts: false };
         let config = match table(&text) {
             Ok(table) => reader.config(table),
             Err(problems) => {
@@ -119,8 +125,12 @@ pub fn section<T: DeserializeOwned>(
     }
     let messages = |problems: Vec<Problem>| problems.into_iter().map(|problem| problem.message).collect();
     let mut table = table(&text).map_err(messages)?;
-    let mut reader =
-        Reader { source: Source::new(kind.into(), text.clone()), problems: Vec::new(), is_whole: true };
+    let mut reader = Reader {
+        source: Source::new(kind.into(), text.clone()),
+        problems: Vec::new(),
+        is_whole: true,
+        has_only_mounts: false,
+    };
     let mut sections = reader.many(kind, &mut table);
     match (sections.pop(), reader.problems.is_empty()) {
         (Some(section), true) => Ok(section),
@@ -172,12 +182,15 @@ struct Reader {
     problems: Vec<Problem>,
     /// Every partition and export could be read.
     is_whole: bool,
+    /// There are mounts and no exports.
+    has_only_mounts: bool,
 }
 
 impl Reader {
     /// Reads the sections. Returns no configuration if a section that others refer to is missing or
     /// wrong: checks between sections would only guess.
     fn config(&mut self, mut table: DeTable<'_>) -> Option<Config> {
+        self.has_only_mounts = table.contains_key("mount") && !table.contains_key("export");
         self.name_keys("", &table);
         self.require("", &table, self.source.text.trim_end().len());
         let cache = self.one("cache", &mut table);
@@ -186,16 +199,19 @@ impl Reader {
         let partitions = self.many("partition", &mut table);
         let shares = self.many("share", &mut table);
         let exports = self.many("export", &mut table);
+        let mounts = self.mounts(&mut table);
         let tls = table.get_mut("listen").and_then(|listen| match listen.get_mut() {
             DeValue::Table(listen) => listen.remove("tls"),
             _ => None,
         });
-        let listen = self.one("listen", &mut table);
+        let needs_no_listen = self.has_only_mounts && !table.contains_key("listen");
+        let listen = self.one("listen", &mut table).or(needs_no_listen.then(Default::default));
         let tls = tls.and_then(|section| self.section(tls::NAME, section));
         let control = self.one("control", &mut table);
         let serve = self.one("serve", &mut table);
         let log = self.one("log", &mut table);
-        let known = ["cache", "group", "partition", "share", "export", "listen", "control", "serve", "log"];
+        let known =
+            ["cache", "group", "partition", "share", "export", "mount", "listen", "control", "serve", "log"];
         for key in table.keys() {
             let message = unknown(key.get_ref(), &known);
             self.problems.push(self.source.problem(key.span().start, message));
@@ -209,6 +225,7 @@ impl Reader {
             partitions,
             shares,
             exports,
+            mounts,
             listen: listen?,
             tls,
             control: control.unwrap_or_default(),
@@ -225,7 +242,31 @@ impl Reader {
 
     /// Removes a section that is an array of tables from `table`, and reads each element.
     fn many<T: DeserializeOwned>(&mut self, name: &str, table: &mut DeTable<'_>) -> Vec<T> {
-        let Some(value) = table.remove(name) else { return Vec::new() };
+        table.remove(name).map_or_else(Vec::new, |value| self.each(name, value))
+    }
+
+    /// Reads the mounts, each with its tenants.
+    fn mounts(&mut self, table: &mut DeTable<'_>) -> Vec<MountSection> {
+        let mut tenants = Vec::new();
+        if let Some(value) = table.get_mut("mount")
+            && let DeValue::Array(mounts) = value.get_mut()
+        {
+            for mount in mounts.iter_mut() {
+                let DeValue::Table(mount) = mount.get_mut() else { continue };
+                let given = mount.remove("tenant");
+                tenants.push(given.map_or_else(Vec::new, |given| self.each("mount.tenant", given)));
+            }
+        }
+        let mut mounts: Vec<MountSection> = self.many("mount", table);
+        // If a mount could not be read, these are not in step; the configuration is refused then.
+        for (mount, tenants) in mounts.iter_mut().zip(tenants) {
+            mount.tenants = tenants;
+        }
+        mounts
+    }
+
+    /// Reads each element of an array of tables.
+    fn each<T: DeserializeOwned>(&mut self, name: &str, value: Spanned<DeValue<'_>>) -> Vec<T> {
         let start = value.span().start;
         match value.into_inner() {
             DeValue::Array(array) => {
@@ -304,7 +345,9 @@ impl Reader {
     fn require(&mut self, section: &str, table: &DeTable<'_>, offset: usize) {
         for (_, key, example) in REQUIRED.iter().filter(|(of, ..)| *of == section) {
             let is_shared = (section, *key) == ("export", "partition") && table.contains_key("share");
-            if !table.contains_key(*key) && !is_shared {
+            let is_for_exports = matches!((section, *key), ("", "export" | "listen") | ("listen", "nbd"));
+            let is_needless = is_shared || is_for_exports && self.has_only_mounts;
+            if !table.contains_key(*key) && !is_needless {
                 let dot = if section.is_empty() { "" } else { "." };
                 let message = format!("{section}{dot}{key}: missing; for example {example}");
                 self.problems.push(Problem { offset, message });

@@ -33,6 +33,12 @@ pub struct Parsed<T>(pub T);
 #[derive(Clone, Debug)]
 pub struct List<T>(pub Vec<Spanned<Parsed<T>>>);
 
+impl<T> Default for List<T> {
+    fn default() -> List<T> {
+        List(Vec::new())
+    }
+}
+
 /// What a string can be parsed to.
 pub trait Parse: Sized {
     /// The values that are allowed, for messages.

@@ -24,7 +24,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::keys::{EXPORT_FIGURES, FIGURES, Figure, NODE_FIGURES};
 use crate::control::health::{Health, Phase};
-use crate::control::report::{AskClients, SharedImage};
+use crate::control::report::{AskClients, MountReport, SharedImage};
 use crate::limits;
 use crate::process::Process;
 
@@ -131,6 +131,7 @@ impl Collector for Server {
         one(&mut encoder, "draining", DRAINING, Gauge, u64::from(is_draining))?;
         exports(&mut encoder, &clients.exports[..clients.exports.len().min(EXPORTS_MAX)])?;
         images(&mut encoder, &clients.images[..clients.images.len().min(EXPORTS_MAX)])?;
+        mounts(&mut encoder, &clients.mounts[..clients.mounts.len().min(EXPORTS_MAX)])?;
         partitions(&mut encoder, &self.cache)
     }
 }
@@ -139,6 +140,29 @@ const ALLOWED: &str =
     "Memory that partitions may hold now; less than the limit while the system is short of memory";
 const DRAINING: &str = "1 while the server ends: no clients are admitted, dirty pages are written back";
 const HELD_UP: &str = "Partitions whose resize waits for a store that does not answer";
+
+/// The figures of each mounted directory.
+fn mounts(encoder: &mut DescriptorEncoder<'_>, mounts: &[MountReport]) -> Result<(), Error> {
+    if mounts.is_empty() {
+        return Ok(());
+    }
+    type Of = fn(&MountReport) -> u64;
+    let figures: [(&str, &str, Of); 3] = [
+        ("mount_nodes", "Files and directories that the kernel knows", |mount| mount.nodes),
+        ("mount_files", "Files whose pages are kept", |mount| mount.files),
+        ("mount_mounted", "0 if someone has unmounted the directory", |mount| u64::from(mount.is_mounted)),
+    ];
+    for (name, what, figure) in figures {
+        let labels =
+            |mount: &MountReport| vec![("path", mount.path.clone()), ("source", mount.source.clone())];
+        let samples: Vec<_> = mounts.iter().map(|mount| (labels(mount), figure(mount))).collect();
+        let samples = samples.iter().map(|(labels, value)| {
+            (labels.iter().map(|(name, text)| (*name, &**text)).collect::<Vec<_>>(), *value)
+        });
+        family(encoder, name, what, Gauge, samples)?;
+    }
+    Ok(())
+}
 
 /// The figures of each partition.
 fn partitions(encoder: &mut DescriptorEncoder<'_>, cache: &Cache) -> Result<(), Error> {

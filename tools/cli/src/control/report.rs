@@ -35,6 +35,28 @@ pub struct Report {
     pub cache: CacheReport,
     /// Each partition, in the order of the configuration.
     pub partitions: Vec<PartitionReport>,
+    /// The mounted directories. Their files are not among the objects, unless they cannot be
+    /// written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<MountReport>,
+}
+
+/// A mounted directory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct MountReport {
+    pub path: String,
+    pub source: String,
+    /// The partitions that its files may be in.
+    pub partitions: Vec<String>,
+    pub read_only: bool,
+    /// False: someone has unmounted it.
+    pub is_mounted: bool,
+    /// Files and directories that the kernel knows.
+    pub nodes: u64,
+    /// Files whose pages are kept.
+    pub files: u64,
 }
 
 /// The memory that all partitions share.
@@ -156,6 +178,8 @@ pub struct Clients {
     pub exports: Vec<ExportStat>,
     /// The images that exports share.
     pub images: Vec<SharedImage>,
+    /// The directories that are mounted.
+    pub mounts: Vec<MountReport>,
 }
 
 /// An image that the exports of a share group read as one object.
@@ -184,6 +208,13 @@ impl Report {
         let place = |object: &Object| std::ptr::from_ref(object.store());
         let images: HashMap<_, _> =
             clients.images.iter().map(|image| (place(&image.object), image)).collect();
+        // Files of mounts may be many, and have no clients of their own.
+        let is_shown = |object: &Object| {
+            clients.mounts.is_empty()
+                || by_name.contains_key(object.name())
+                || images.contains_key(&place(object))
+                || object.stat().writeback_error.is_some()
+        };
         let object = |object: &Object| match images.get(&place(object)) {
             None => {
                 let stat = stat_of(object.name());
@@ -205,7 +236,7 @@ impl Report {
                 policy: stat.policy.into(),
                 cache_mode: stat.cache_mode.into(),
                 page_bytes: partition.page_bytes(),
-                objects: partition.objects().iter().map(object).collect(),
+                objects: partition.objects().iter().filter(|object| is_shown(object)).map(object).collect(),
                 figures: FIGURES
                     .iter()
                     .map(|figure| (figure.name.into(), (figure.of)(&stat).into()))
@@ -230,6 +261,7 @@ impl Report {
                 io_engine: stat.io_engine.into(),
             },
             partitions: partitions.collect(),
+            mounts: clients.mounts.clone(),
         }
     }
 }

@@ -6,7 +6,7 @@ use octavo_block::Class;
 use serde_json::Value;
 
 use crate::control::drain::without_name;
-use crate::control::report::{LatencyReport, ObjectReport, PartitionReport, Report};
+use crate::control::report::{LatencyReport, MountReport, ObjectReport, PartitionReport, Report};
 use crate::limits;
 use crate::units::{aligned, human_bytes, human_count, human_time, percent};
 
@@ -53,8 +53,13 @@ pub fn report(report: &Report) -> String {
         .flat_map(|(partition, object)| object.shown().into_iter().map(move |shown| (*partition, shown)))
         .collect();
     text += &table(3, PARTITIONS, &report.partitions);
-    text += &format!("\n{}", exports(&shown));
-    text += &format!("\n{}", table(1, TRAFFIC, shown.iter().map(|(_, object)| object)));
+    if !report.mounts.is_empty() {
+        text += &format!("\n{}", table(4, MOUNTS, &report.mounts));
+    }
+    if !shown.is_empty() || report.mounts.is_empty() {
+        text += &format!("\n{}", exports(&shown));
+        text += &format!("\n{}", table(1, TRAFFIC, shown.iter().map(|(_, object)| object)));
+    }
     text += &latencies(shown.iter().map(|(_, object)| object));
     for partition in &report.partitions {
         text.push_str(&recorded(partition));
@@ -120,6 +125,19 @@ const PARTITIONS: &[Column<PartitionReport>] = &[
         human_count(partition.sum(&reasons) as f64)
     }),
     ("ERRORS", |partition| partition.sum(&["read_errors", "write_errors", "sync_errors"]).to_string()),
+];
+
+const MOUNTS: &[Column<MountReport>] = &[
+    ("MOUNT", |mount| mount.path.clone()),
+    ("SOURCE", |mount| mount.source.clone()),
+    ("PARTITIONS", |mount| mount.partitions.join(",")),
+    ("STATE", |mount| match (mount.is_mounted, mount.read_only) {
+        (false, _) => "UNMOUNTED".to_owned(),
+        (true, true) => "read-only".to_owned(),
+        (true, false) => "ok".to_owned(),
+    }),
+    ("FILES", |mount| human_count(mount.files as f64)),
+    ("NODES", |mount| human_count(mount.nodes as f64)),
 ];
 
 fn exports(objects: &[(&PartitionReport, ObjectReport)]) -> String {

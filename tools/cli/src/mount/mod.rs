@@ -12,6 +12,7 @@ mod daemon;
 mod mount_octavo;
 mod options;
 pub mod place;
+pub mod served;
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
@@ -32,6 +33,7 @@ use crate::logger::{self, Settings, Wishes};
 use crate::{limits, output, units};
 pub use mount_octavo::{Helper, is_helper};
 use options::Options;
+pub use options::threads_of;
 
 /// The name of the partition.
 const PARTITION: &str = "files";

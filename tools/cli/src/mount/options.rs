@@ -6,6 +6,7 @@ use std::time::Duration;
 use octavo::{CacheMode, PolicyName};
 use octavo_fuse::{Coherence, MountOptions};
 
+use crate::config::values::Parse;
 use crate::error::Error;
 use crate::{suggest, units};
 
@@ -108,9 +109,7 @@ impl Options {
             let refused = |why: String| Error::Usage(format!("option {word}: {why}"));
             options.set(word, &mut threads).map_err(refused)?;
         }
-        let affordable = (options.memory_max_bytes / MEMORY_PER_THREAD).max(1);
-        let usual = options.mount.threads.min(usize::try_from(affordable).unwrap_or(usize::MAX));
-        options.mount.threads = threads.unwrap_or(usual);
+        options.mount.threads = threads.unwrap_or_else(|| threads_of(options.memory_max_bytes));
         Ok(options)
     }
 
@@ -138,7 +137,7 @@ impl Options {
                 "memory_max" => self.memory_max_bytes = units::size_bytes(value)?,
                 "policy" => self.policy = policy(value)?,
                 "attr_timeout" => mount.valid = Some(seconds(value)?),
-                "coherence" => mount.coherence = coherence(value)?,
+                "coherence" => mount.coherence = Coherence::parse(value)?,
                 "threads" => *threads = Some(number(value, 1, 256)?),
                 "files_max" => mount.files_max = number(value, 1, 1 << 24)?,
                 "nodes_max" => mount.nodes_max = number(value, 16, 1 << 30)?,
@@ -154,6 +153,12 @@ impl Options {
     }
 }
 
+/// The usual number of threads of a mount, of a cache with this much memory.
+pub fn threads_of(memory_max_bytes: u64) -> usize {
+    let affordable = usize::try_from(memory_max_bytes / MEMORY_PER_THREAD).unwrap_or(usize::MAX);
+    MountOptions::default().threads.min(affordable.max(1))
+}
+
 fn unknown(word: &str) -> String {
     format!("no such option; {}", suggest::of(word, &KNOWN))
 }
@@ -167,14 +172,6 @@ fn policy(name: &str) -> Result<PolicyName, String> {
     let names: Vec<&str> = PolicyName::ALL.iter().map(|policy| policy.name()).collect();
     let found = PolicyName::ALL.into_iter().find(|policy| policy.name() == name);
     found.ok_or_else(|| format!("no such policy; {}", suggest::of(name, &names)))
-}
-
-fn coherence(name: &str) -> Result<Coherence, String> {
-    match name {
-        "close-to-open" => Ok(Coherence::CloseToOpen),
-        "exclusive" => Ok(Coherence::Exclusive),
-        _ => Err(suggest::of(name, &["close-to-open", "exclusive"])),
-    }
 }
 
 fn number(text: &str, least: usize, most: usize) -> Result<usize, String> {

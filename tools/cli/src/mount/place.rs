@@ -52,16 +52,29 @@ pub fn target(source: &Path, path: &Path) -> Result<PathBuf, String> {
         if is_ours(&resolved) {
             return Err(format!("there is an octavo mount at {shown} already: umount {shown}"));
         }
-        if resolved != source && resolved.starts_with(source) {
-            return Err(format!(
-                "cannot mount at {shown}: it is inside {}, and would contain itself; name a directory outside, or \
-                 {0} itself",
-                source.display()
-            ));
-        }
+        is_outside(source, &resolved)?;
         return Ok(resolved);
     }
     Err(format!("the dead mounts at {shown} cannot be removed: unmount them"))
+}
+
+/// Checks directories that may be mounted already. The error is a sentence.
+pub fn rehearse(source: &Path, path: &Path) -> Result<(), String> {
+    let source = self::source(source)?;
+    let resolved = mounts::resolved(path);
+    if is_ours(&resolved) { is_outside(&source, &resolved) } else { target(&source, path).map(drop) }
+}
+
+/// Refuses a directory inside the one that is mounted there. The error is a sentence.
+fn is_outside(source: &Path, path: &Path) -> Result<(), String> {
+    if path == source || !path.starts_with(source) {
+        return Ok(());
+    }
+    let (source, shown) = (source.display(), path.display());
+    Err(format!(
+        "cannot mount at {shown}: it is inside {source}, and would contain itself; name a directory outside, or \
+         {source} itself"
+    ))
 }
 
 /// Whether the uppermost mount at this path is one of ours.

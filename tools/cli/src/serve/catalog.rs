@@ -23,6 +23,7 @@ use octavo_block::{Export, Retired, Server, VhostSettings};
 use toml::Spanned;
 
 use super::build::{self, OpenStore};
+use super::mounts::Mounts;
 use super::share::Images;
 use super::sockets::make_socket_dir;
 use super::watch::Watches;
@@ -64,6 +65,8 @@ pub struct Catalog {
     pub log: (Settings, Wishes),
     /// The images that exports share.
     pub images: Arc<Images>,
+    /// The directories that are mounted.
+    pub mounts: Arc<Mounts>,
     /// The service manager.
     pub supervisor: Arc<Supervisor>,
     pub(super) watches: Watches,
@@ -125,6 +128,7 @@ impl Catalog {
             file,
             log,
             images: Arc::default(),
+            mounts: Arc::default(),
             supervisor,
             watches: Watches::default(),
             is_stopping: AtomicBool::new(false),
@@ -371,6 +375,11 @@ impl Catalog {
             let list = used.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
             return Err(format!("partition \"{name}\" is used by its exports: {list}; remove them first"));
         }
+        if let Some(path) = self.mounts.user_of(name) {
+            return Err(format!(
+                "partition \"{name}\" is used by the mount {path}; remove it from the file first"
+            ));
+        }
         self.remove_made(&partition);
         state.partitions.retain(|owned| owned.partition.name() != name);
         log::info!("partition \"{name}\" is removed");
@@ -388,9 +397,14 @@ impl Catalog {
 
     /// A line that counts what the server serves.
     pub fn summary(&self) -> String {
-        match self.server.traffic().exports().len() {
-            1 => "serving 1 export".into(),
-            count => format!("serving {count} exports"),
+        let counted = |count, what| match count {
+            1 => format!("1 {what}"),
+            count => format!("{count} {what}s"),
+        };
+        let exports = counted(self.server.traffic().exports().len(), "export");
+        match self.mounts.list().len() {
+            0 => format!("serving {exports}"),
+            mounts => format!("serving {exports} and {}", counted(mounts, "mount")),
         }
     }
 

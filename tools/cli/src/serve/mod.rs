@@ -19,6 +19,7 @@ mod build;
 mod catalog;
 mod demo;
 mod manage;
+mod mounts;
 mod reload;
 mod resize;
 mod share;
@@ -41,6 +42,7 @@ use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, check};
 use crate::control::drain;
 use crate::control::health::{Health, Phase};
+use crate::control::report::MountReport;
 use crate::control::server::Asked;
 use crate::control::stop;
 use crate::environment::Environment;
@@ -121,7 +123,10 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     let (hang_up, hung_up) = sync_channel(1);
     stop::start(cache.clone(), move |signal| _ = stop.send(signal), Some(hang_up))?;
     let health = Arc::new(Health::new(Instant::now()));
-    let clients = || sockets::clients(catalog.server.traffic(), Arc::clone(&catalog.images));
+    let clients = || {
+        let (images, mounts) = (Arc::clone(&catalog.images), Arc::clone(&catalog.mounts));
+        sockets::clients(catalog.server.traffic(), images, mounts)
+    };
     let scraped_at = sockets::scrape(config, cache, &health, clients())?;
     catalog.apply(config.clone(), Purpose::Start, &mut |_| {})?;
     let control = sockets::control(config)?;
@@ -149,6 +154,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     if !quiet {
         let addresses = catalog.server.addresses();
         let exports = catalog.exports();
+        output::notice(&mount_lines(catalog))?;
         output::notice(&banner(config, &exports, &addresses, scraped_at.as_deref(), mounted.is_some()))?;
     }
 
@@ -158,6 +164,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     log::info!("{}: no more clients; writing back dirty pages", stop::name(signal));
     catalog.stop();
     catalog.server.shutdown(GRACE);
+    catalog.mounts.end(catalog.drain_timeout.get());
     // The control socket stays open, so that `octavo ctl` can watch the drain. The control file
     // system is unmounted; unmounting does not wait for a setting that takes long.
     drop(mounted);
@@ -222,6 +229,15 @@ fn wait(stopped: &Receiver<i32>, catalog: &Catalog, health: &Health) -> i32 {
             Err(RecvTimeoutError::Disconnected) => unreachable!("the thread of signals does not end"),
         }
     }
+}
+
+/// A line for each mounted directory.
+fn mount_lines(catalog: &Catalog) -> String {
+    let line = |mount: MountReport| {
+        let mode = if mount.read_only { ", read-only" } else { "" };
+        format!("{} is mounted at {}{mode}\n", mount.source, mount.path)
+    };
+    catalog.mounts.report().into_iter().map(line).collect()
 }
 
 /// The exports, the sockets, and how to attach to the first export.

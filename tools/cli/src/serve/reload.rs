@@ -17,8 +17,10 @@ use octavo::Object;
 use octavo_block::Retired;
 
 use super::catalog::{Catalog, Listed, State};
+use super::mounts::{self, Mounted};
 use super::step::{Change, Purpose, Step};
 use super::tls;
+use crate::config::mount::MountSection;
 use crate::config::{Config, ExportSection, bytes, check};
 use crate::control::drain;
 use crate::error::Error;
@@ -57,6 +59,7 @@ impl Catalog {
 
         let mut plan = step.plan(&state);
         let tls = step.load_tls();
+        step.rehearse_mounts(&plan);
         if matches!(purpose, Purpose::Reload { .. }) {
             step.rehearse(&plan);
         }
@@ -66,6 +69,10 @@ impl Catalog {
         step.change_limits(&mut plan, &state);
         let made = step.make_partitions(&mut plan, &state, purpose);
         let (opened, later) = step.open(&plan, &state, &made, open);
+        let mounted = match purpose {
+            Purpose::Check => Vec::new(),
+            _ => step.mount(&plan, &state, &made),
+        };
         step.check()?;
 
         if disconnect {
@@ -80,9 +87,14 @@ impl Catalog {
         // Step 5.
         step.keep();
         let mut left = self.close_all(retired, &mut state);
+        left.extend(self.unmount_all(&plan.mounts_removed));
         for partition in &plan.partitions_removed {
             if state.exports_of(partition.name()).next().is_some() {
                 left.push(format!("partition \"{}\" stays with its exports", partition.name()));
+                continue;
+            }
+            if let Some(path) = self.mounts.user_of(partition.name()) {
+                left.push(format!("partition \"{}\" stays with the files of {path}", partition.name()));
                 continue;
             }
             self.remove_made(partition);
@@ -98,6 +110,7 @@ impl Catalog {
             }
         }
         state.partitions.extend(made);
+        self.adopt_mounts(plan.mounts_kept, mounted, &state);
         let mut changes = plan.changes;
         changes.extend(self.adopt_tls(tls, &mut state));
         left.extend(self.offer_all(&config, opened, later, &mut state, purpose));
@@ -121,6 +134,34 @@ impl Catalog {
             )
         };
         refusals.into_iter().map(line).collect()
+    }
+
+    /// Remembers the mounts, and gives those that stay their new rules.
+    fn adopt_mounts(&self, kept: Vec<(Mounted, &MountSection, bool)>, added: Vec<Mounted>, state: &State) {
+        for (Mounted { served, .. }, section, is_new) in kept {
+            let partition = |name: &str| state.partition(name).ok().cloned();
+            if is_new && let Some(rules) = mounts::rules(section, partition) {
+                served.change_rules(rules);
+            }
+            self.mounts.put(Mounted { section: section.clone(), served });
+        }
+        added.into_iter().for_each(|mounted| self.mounts.put(mounted));
+    }
+
+    /// Unmounts directories. Returns why some could not be written.
+    fn unmount_all(&self, removed: &[Mounted]) -> Vec<String> {
+        let mut left = Vec::new();
+        for Mounted { served, .. } in removed {
+            let path = served.path().display();
+            match served.remove(self.drain_timeout.get()) {
+                Some(lost) => {
+                    left.extend(lost.into_iter().map(|why| format!("mount {path}: {why}")));
+                    self.mounts.forget(served);
+                }
+                None => left.push(format!("mount {path}: its directory does not take all bytes")),
+            }
+        }
+        left
     }
 
     /// Closes drained exports. Returns why some could not be closed.

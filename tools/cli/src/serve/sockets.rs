@@ -11,6 +11,7 @@ use std::time::Instant;
 use octavo::{Cache, Object};
 use octavo_block::{Address, Limits, Server, Traffic};
 
+use super::mounts::Mounts;
 use super::share::Images;
 use crate::config::Config;
 use crate::control::drain;
@@ -55,12 +56,13 @@ pub fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {
     Ok(limits)
 }
 
-/// Asks the server for its clients' figures, and for the images that they share.
-pub fn clients(traffic: Traffic, images: Arc<Images>) -> AskClients {
+/// Asks the server for its clients' figures, for the images that they share, and for its mounts.
+pub fn clients(traffic: Traffic, images: Arc<Images>, mounts: Arc<Mounts>) -> AskClients {
     Box::new(move || Clients {
         connections: traffic.connections() as u64,
         exports: traffic.exports(),
         images: images.list(),
+        mounts: mounts.report(),
     })
 }
 

@@ -7,13 +7,16 @@ use serde::Serialize;
 use toml::Spanned;
 
 use super::build::{self, OpenStore, Shares};
-use super::catalog::{Catalog, Listed, Owned, State};
+use super::catalog::{Catalog, GRACE, Listed, Owned, State};
+use super::mounts::{self, Mounted};
 use super::tls;
+use crate::config::mount::MountSection;
 use crate::config::source::Problem;
 use crate::config::{Config, ExportSection, GroupSection, PartitionSection, check, fixed};
 use crate::control::{keys, tree};
 use crate::error::Error;
 use crate::limits;
+use crate::mount::place;
 use crate::units::human_bytes;
 
 /// Why a configuration is applied.
@@ -37,7 +40,7 @@ impl Purpose {
 /// One thing that a reload did or deliberately left.
 #[derive(Debug, Serialize)]
 pub struct Change {
-    /// `export`, `partition`, `group`, `share` or `server`.
+    /// `export`, `mount`, `partition`, `group`, `share` or `server`.
     pub kind: &'static str,
     /// Its name.
     pub name: String,
@@ -61,6 +64,12 @@ pub struct Plan<'c> {
     pub partitions_kept: Vec<(Partition, &'c PartitionSection)>,
     /// Partitions to remove.
     pub partitions_removed: Vec<Partition>,
+    /// Directories to mount.
+    pub mounts_added: Vec<&'c MountSection>,
+    /// Directories that stay mounted, and whether the partitions of their files change.
+    pub mounts_kept: Vec<(Mounted, &'c MountSection, bool)>,
+    /// Directories to unmount.
+    pub mounts_removed: Vec<Mounted>,
     /// Exports to open.
     pub exports_added: Vec<&'c ExportSection>,
     /// Exports to remove: those that the file no longer has, and those whose section has changed,
@@ -142,6 +151,7 @@ impl<'a> Step<'a> {
                 plan.exports_removed.push((name.clone(), Some(section)));
             }
         }
+        self.plan_mounts(&mut plan);
         self.plan_what_the_file_lacks(&mut plan, state);
         self.plan_shares(&mut plan, state);
         self.plan_stores(&mut plan, state);
@@ -184,6 +194,88 @@ impl<'a> Step<'a> {
         }
     }
 
+    fn plan_mounts(&mut self, plan: &mut Plan<'a>) {
+        let config = self.config;
+        let mounted = self.catalog.mounts.list();
+        for section in &config.mounts {
+            let path = section.path.get_ref();
+            let shown = path.display().to_string();
+            let found = mounted.iter().find(|mounted| mounted.section.path.get_ref() == path);
+            let Some(found) = found.filter(|found| !found.served.has_ended()) else {
+                plan.changes.push(Change::new("mount", &shown, "mounted".into()));
+                plan.mounts_added.push(section);
+                continue;
+            };
+            if let Some(key) = found.section.fixed_difference(section) {
+                let message = format!(
+                    "{key} has changed, which cannot change while it is mounted; remove the mount from the file, \
+                     reload, and add it again"
+                );
+                self.report(&section.path, message);
+            }
+            let is_new = !found.section.has_same_rules(section);
+            if is_new {
+                let change = "other partitions, for files that are opened from now on";
+                plan.changes.push(Change::new("mount", &shown, change.into()));
+            }
+            plan.mounts_kept.push((found.clone(), section, is_new));
+        }
+        for mounted in mounted {
+            let path = mounted.section.path.get_ref();
+            if !config.mounts.iter().any(|section| section.path.get_ref() == path) {
+                plan.changes.push(Change::new("mount", &path.display().to_string(), "unmounted".into()));
+                plan.mounts_removed.push(mounted);
+            }
+        }
+    }
+
+    /// Reports partitions that are to be removed, but may have files of mounts that stay.
+    fn keep_partitions_of_mounts(&mut self, plan: &Plan<'a>) {
+        for partition in &plan.partitions_removed {
+            for (kept, ..) in &plan.mounts_kept {
+                if kept.served.partitions().iter().any(|name| name == partition.name()) {
+                    self.report_missing(format!(
+                        "partition \"{}\" is no longer in the file, but {} was mounted with it, and may have files in it",
+                        partition.name(),
+                        kept.served.path().display()
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Step 2: checks the directories of new mounts.
+    pub fn rehearse_mounts(&mut self, plan: &Plan<'a>) {
+        for section in &plan.mounts_added {
+            if let Err(why) = place::rehearse(section.source.get_ref(), section.path.get_ref()) {
+                let is_source = place::source(section.source.get_ref()).is_err();
+                self.report(if is_source { &section.source } else { &section.path }, why);
+            }
+        }
+    }
+
+    /// Mounts the directories of new sections.
+    pub fn mount(&mut self, plan: &Plan<'a>, state: &State, made: &[Owned]) -> Vec<Mounted> {
+        let mut mounted = Vec::new();
+        for section in &plan.mounts_added {
+            // A partition that could not be made has been reported.
+            let partition = |name: &str| {
+                let mut owned = made.iter().chain(&state.partitions);
+                owned.find(|owned| owned.partition.name() == name).map(|owned| owned.partition.clone())
+            };
+            let Some(rules) = mounts::rules(section, partition) else { continue };
+            match mounts::start(section, &self.catalog.cache, rules) {
+                Ok(new) => {
+                    let undone = new.served.clone();
+                    self.undo.push(Box::new(move || drop(undone.remove(GRACE))));
+                    mounted.push(new);
+                }
+                Err(why) => self.report(&section.path, why),
+            }
+        }
+        mounted
+    }
+
     fn plan_what_the_file_lacks(&mut self, plan: &mut Plan<'a>, state: &State) {
         let config = self.config;
         let is_missing =
@@ -222,6 +314,7 @@ impl<'a> Step<'a> {
                 }
             }
         }
+        self.keep_partitions_of_mounts(plan);
         for section in &plan.partitions_added {
             let twin = |owned: &&Owned| {
                 !owned.is_in_file

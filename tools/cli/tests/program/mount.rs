@@ -11,7 +11,7 @@ use crate::idle;
 use crate::server::{Directory, octavo, octavo_fails, program, signal, wait_until};
 
 /// A directory with the directories `source` and `target`.
-fn directories() -> (Directory, PathBuf, PathBuf) {
+pub fn directories() -> (Directory, PathBuf, PathBuf) {
     let directory = Directory::new();
     let (source, target) = (directory.join("source"), directory.join("target"));
     [&source, &target].into_iter().for_each(|path| fs::create_dir(path).unwrap());
@@ -19,7 +19,7 @@ fn directories() -> (Directory, PathBuf, PathBuf) {
 }
 
 /// Whether the system lets this user mount, which a short mount finds out.
-fn can_mount() -> bool {
+pub fn can_mount() -> bool {
     let (_directory, source, target) = directories();
     let output = octavo(&["mount", "--daemon", path(&source), path(&target)]);
     let mut said = text(&output.stderr);
@@ -34,7 +34,7 @@ fn can_mount() -> bool {
     clients::skip(&format!("cannot mount here: {said}"))
 }
 
-fn path(path: &Path) -> &str {
+pub fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
@@ -45,13 +45,13 @@ fn mounted(target: &Path) -> Option<String> {
     mounts.lines().rfind(at).map(str::to_owned)
 }
 
-fn is_mounted(target: &Path) -> bool {
+pub fn is_mounted(target: &Path) -> bool {
     mounted(target).is_some()
 }
 
 /// Unmounts as users do. The child of another test may have our files open until it runs its
 /// program.
-fn unmount(target: &Path) {
+pub fn unmount(target: &Path) {
     let run = || Command::new("fusermount3").arg("-u").arg(target).output().unwrap();
     let output = run();
     let failed = || format!("cannot unmount: {}", text(&output.stderr));

@@ -1,0 +1,135 @@
+//! [`Served`]: a mounted directory whose files have several partitions. It notices when someone
+//! unmounts it.
+
+use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use octavo::{Cache, Partition};
+use octavo_fuse::{Mount, MountOptions, MountStat};
+
+use super::place;
+use crate::config::mount::Pattern;
+use crate::lock::lock;
+
+/// Which partition a file gets: that of the first pattern that matches its path, or the last one.
+pub struct Rules {
+    /// In order.
+    pub tenants: Vec<(Pattern, Partition)>,
+    /// Of the other files.
+    pub rest: Partition,
+}
+
+impl Rules {
+    fn choose(&self, path: &Path) -> Partition {
+        let tenant = self.tenants.iter().find(|(pattern, _)| pattern.matches(path));
+        tenant.map_or(&self.rest, |(_, partition)| partition).clone()
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
+        let tenants = self.tenants.iter().map(|(_, partition)| partition);
+        tenants.chain([&self.rest]).map(|partition| partition.name().to_owned())
+    }
+}
+
+/// A directory that is mounted.
+pub struct Served {
+    source: PathBuf,
+    path: PathBuf,
+    mount: Arc<Mount>,
+    rules: Arc<RwLock<Rules>>,
+    /// The partitions that its files may be in: those of all rules that it has had.
+    partitions: Mutex<BTreeSet<String>>,
+    is_stopping: Arc<AtomicBool>,
+    /// Gets the errors of files that could not be written, when all are closed.
+    closed: Mutex<Receiver<Vec<String>>>,
+}
+
+impl Served {
+    /// Mounts a directory. The error is a sentence.
+    pub fn start(
+        cache: &Cache,
+        source: &Path,
+        path: &Path,
+        options: &MountOptions,
+        rules: Rules,
+    ) -> Result<Arc<Served>, String> {
+        let source = place::source(source)?;
+        let path = place::target(&source, path)?;
+        let partitions = Mutex::new(rules.names().collect());
+        let rules = Arc::new(RwLock::new(rules));
+        let chosen = Arc::clone(&rules);
+        let choose = move |path: &Path, _: BorrowedFd<'_>| {
+            Some(chosen.read().unwrap_or_else(PoisonError::into_inner).choose(path))
+        };
+        let mount = Arc::new(Mount::start(cache.clone(), &source, &path, options, choose)?);
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let (closed, receiver) = channel();
+        let (watched, is_expected, shown) = (mount.clone(), is_stopping.clone(), path.display().to_string());
+        let watch = std::thread::Builder::new().name("unmounted".into()).spawn(move || {
+            watched.wait_until_ended(Duration::MAX);
+            // Relaxed: only for the log.
+            if !is_expected.load(Ordering::Relaxed) {
+                log::warn!("{shown} was unmounted; a reload mounts it again");
+            }
+            let lost = watched.stop();
+            for why in &lost {
+                log::error!("{shown}: {why}");
+            }
+            let _ = closed.send(lost);
+        });
+        watch.map_err(|error| format!("cannot start a thread: {error}"))?;
+        let closed = Mutex::new(receiver);
+        Ok(Arc::new(Served { source, path, mount, rules, partitions, is_stopping, closed }))
+    }
+
+    /// The mounted directory.
+    pub fn source(&self) -> &Path {
+        &self.source
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it was unmounted.
+    pub fn has_ended(&self) -> bool {
+        self.mount.has_ended()
+    }
+
+    /// What it has now.
+    pub fn stat(&self) -> MountStat {
+        self.mount.stat()
+    }
+
+    /// The names of the partitions that its files may be in.
+    pub fn partitions(&self) -> Vec<String> {
+        lock(&self.partitions).iter().cloned().collect()
+    }
+
+    /// Changes the rules, for files that are opened from now on.
+    pub fn change_rules(&self, rules: Rules) {
+        lock(&self.partitions).extend(rules.names());
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
+    /// Unmounts it, and waits until its requests have ended, at most for this long.
+    pub fn end(&self, most: Duration) -> bool {
+        // Relaxed: as above.
+        self.is_stopping.store(true, Ordering::Relaxed);
+        self.mount.begin_stop();
+        self.mount.wait_until_ended(most)
+    }
+
+    /// Unmounts it, and waits until its files are written and closed, at most for this long.
+    /// Returns the errors of files that could not be written, or `None` if it takes longer.
+    pub fn remove(&self, most: Duration) -> Option<Vec<String>> {
+        self.end(most);
+        lock(&self.closed).recv_timeout(most).ok()
+    }
+}

@@ -1,0 +1,217 @@
+//! `[[mount]]`: directories that a server mounts beside its exports, under one limit on memory.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::clients::shell_succeeds;
+use crate::metrics;
+use crate::mount::{can_mount, directories, is_mounted, path, unmount};
+use crate::server::{Directory, Server, Setup, octavo_fails, octavo_succeeds, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+/// A directory for two tenants and others, and where it is mounted.
+struct Place {
+    directory: Directory,
+    source: PathBuf,
+    target: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let (directory, source, target) = directories();
+        shell_succeeds(&source, "mkdir -p home/ann home/bob db");
+        Place { directory, source, target }
+    }
+
+    /// The sections of the mount, with these tenants.
+    fn sections(&self, tenants: &[(&str, &str)]) -> String {
+        let mut text = String::new();
+        for name in ["homes", "tables", "files"] {
+            text += &format!("[[partition]]\nname = \"{name}\"\ncache_mode = \"writeback\"\n");
+        }
+        text += &format!(
+            "[[mount]]\nsource = \"{}\"\npath = \"{}\"\npartition = \"files\"\n",
+            path(&self.source),
+            path(&self.target)
+        );
+        for (pattern, partition) in tenants {
+            text += &format!("[[mount.tenant]]\nmatch = \"{pattern}\"\npartition = \"{partition}\"\n");
+        }
+        text
+    }
+
+    fn serve(&self, sections: &str) -> Server {
+        Server::start(&self.directory, &Setup { memory_max: "64MiB", listen: sections, ..Setup::default() })
+    }
+
+    /// Replaces a text in the configuration.
+    fn edit(&self, from: &str, to: &str) {
+        let config = self.directory.join("octavo.toml");
+        let before = fs::read_to_string(&config).unwrap();
+        assert!(before.contains(from), "{before}");
+        fs::write(config, before.replacen(from, to, 1)).unwrap();
+    }
+}
+
+const TENANTS: &[(&str, &str)] = &[("/home/*/", "homes"), ("*.sst", "tables")];
+
+/// Resident bytes of a partition.
+fn resident(server: &Server, partition: &str) -> u64 {
+    let stat = server.stat();
+    let partitions = stat["partitions"].as_array().unwrap();
+    let found = partitions.iter().find(|other| other["name"] == partition).unwrap();
+    found["resident_bytes"].as_u64().unwrap()
+}
+
+fn write(path: PathBuf, len: u64) {
+    fs::File::create(path).unwrap().write_all_at(&vec![5; len as usize], 0).unwrap();
+}
+
+#[test]
+fn the_bytes_of_each_tenant_are_counted_in_its_partition() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let mut server = place.serve(&place.sections(TENANTS));
+    server.wait_for_line(&format!("{} is mounted at {}", path(&place.source), path(&place.target)));
+    write(place.target.join("home/ann/a"), MIB);
+    // The first pattern that matches wins.
+    write(place.target.join("home/bob/1.sst"), MIB);
+    write(place.target.join("db/2.sst"), 3 * MIB);
+    write(place.target.join("home/other"), 4 * MIB);
+    let of = ["homes", "tables", "files"].map(|name| resident(&server, name));
+    assert_eq!(of, [2 * MIB, 3 * MIB, 4 * MIB]);
+
+    let stat = server.stat();
+    let mount = &stat["mounts"][0];
+    assert_eq!(
+        (&mount["path"], &mount["source"]),
+        (&path(&place.target).into(), &path(&place.source).into())
+    );
+    assert_eq!(mount["partitions"], serde_json::json!(["files", "homes", "tables"]));
+    assert_eq!((&mount["files"], &mount["is_mounted"]), (&4.into(), &true.into()));
+    assert!(mount["nodes"].as_u64().unwrap() >= 5, "{mount}");
+    // The files of a mount may be many: they are not listed.
+    let objects = |name: &str| -> Vec<Value> {
+        let partitions = stat["partitions"].as_array().unwrap();
+        let found = partitions.iter().find(|other| other["name"] == name).unwrap();
+        found["objects"].as_array().unwrap().clone()
+    };
+    assert_eq!((objects("p").len(), objects("files").len()), (1, 0));
+    let table = server.ctl_succeed(&["stat"]);
+    assert!(table.contains("files,homes,tables  ok"), "{table}");
+
+    server.end("TERM", 0);
+    assert!(!is_mounted(&place.target));
+    assert_eq!(fs::read(place.source.join("db/2.sst")).unwrap(), vec![5; 3 * MIB as usize]);
+}
+
+#[test]
+fn a_reload_mounts_and_unmounts_and_says_what_cannot_change() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let server = place.serve("");
+    let config = place.directory.join("octavo.toml");
+    let without = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{without}\n{}", place.sections(&[]))).unwrap();
+    assert!(server.ctl_succeed(&["reload"]).contains("mounted"));
+    write(place.target.join("db/1.sst"), MIB);
+    assert_eq!((resident(&server, "files"), resident(&server, "tables")), (MIB, 0));
+
+    // Other tenants, for files that are opened from now on.
+    place.edit(
+        "partition = \"files\"\n",
+        "partition = \"files\"\ntenant = [{match = \"*.sst\", partition = \"tables\"}]\n",
+    );
+    assert!(server.ctl_succeed(&["reload"]).contains("other partitions, for files that are opened"));
+    write(place.target.join("db/2.sst"), MIB);
+    assert_eq!((resident(&server, "files"), resident(&server, "tables")), (MIB, MIB));
+
+    place.edit("[[mount]]\n", "[[mount]]\nread_only = true\n");
+    let said = server.ctl_fail(1, &["reload"]);
+    assert!(
+        said.contains("mount.path: read_only has changed, which cannot change while it is mounted"),
+        "{said}"
+    );
+    let said = server.ctl_fail(1, &["partition", "remove", "tables"]);
+    assert!(said.contains("is used by the mount"), "{said}");
+
+    fs::write(&config, &without).unwrap();
+    assert!(server.ctl_succeed(&["reload"]).contains("unmounted"));
+    assert!(!is_mounted(&place.target) && server.stat().get("mounts").is_none());
+    assert_eq!(fs::read(place.source.join("db/2.sst")).unwrap(), vec![5; MIB as usize]);
+}
+
+#[test]
+fn a_reload_mounts_again_what_someone_has_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let server = place.serve(&place.sections(TENANTS));
+    write(place.target.join("db/late"), MIB);
+    unmount(&place.target);
+    server.wait_for_log("was unmounted; a reload mounts it again");
+    assert_eq!(server.stat()["mounts"][0]["is_mounted"], false);
+    wait_until(
+        || "its bytes are not written".into(),
+        || fs::read(place.source.join("db/late")).is_ok_and(|bytes| bytes == vec![5; MIB as usize]),
+    );
+    server.ctl_succeed(&["reload"]);
+    assert!(is_mounted(&place.target));
+    assert_eq!(server.stat()["mounts"][0]["is_mounted"], true);
+}
+
+#[test]
+fn a_check_reports_what_is_wrong_with_mounts() {
+    let place = Place::new();
+    let config = place.directory.join("octavo.toml");
+    let file = path(&config).to_owned();
+    let check = |text: &str| {
+        fs::write(&config, format!("[cache]\nmemory_max = \"32MiB\"\n{text}")).unwrap();
+        ["serve", "--config", &file, "--check"].map(str::to_owned)
+    };
+    fn words(owned: &[String; 4]) -> [&str; 4] {
+        std::array::from_fn(|at| owned[at].as_str())
+    }
+    // Without exports, nothing needs to listen.
+    let good = place.sections(TENANTS);
+    assert!(octavo_succeeds(&words(&check(&good))).contains("no problems"));
+    for (from, to, why) in [
+        ("\"/home/*/\"", "\"/home/[\"", "mount.tenant.match: \"/home/[\" is no pattern"),
+        ("partition = \"tables\"", "partition = \"table\"", "did you mean \"tables\"?"),
+        ("match = \"*.sst\"", "mach = \"*.sst\"", "mount.tenant.mach: no such key"),
+        ("match = \"*.sst\"\n", "", "mount.tenant.match: missing"),
+        ("[[mount]]\n", "[[mount]]\nthreads = 0\n", "mount.threads: "),
+        ("[[mount]]\n", "[[mount]]\nsourse = 1\n", "mount.sourse: no such key; did you mean \"source\"?"),
+        (path(&place.source), "/no/such", "mount.source: there is no directory /no/such to mount"),
+        (path(&place.target), "relative", "mount.path: \"relative\" is not absolute"),
+        (path(&place.target), path(&place.source.join("db")), "mount.path: cannot mount at"),
+    ] {
+        let said = octavo_fails(&words(&check(&good.replacen(from, to, 1))), 2);
+        assert!(said.contains(why), "{why}: {said}");
+    }
+}
+
+#[test]
+fn metrics_have_the_figures_of_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let sections = format!("metrics = \"127.0.0.1:0\"\n{}", place.sections(TENANTS));
+    let server = place.serve(&sections);
+    write(place.target.join("db/1.sst"), MIB);
+    let address = server.metrics_address();
+    let page = metrics::ask(&address, "GET /metrics", &address);
+    let labels = format!("path=\"{}\",source=\"{}\"", path(&place.target), path(&place.source));
+    assert!(page.contains(&format!("octavo_mount_files{{{labels}}} 1\n")), "{page}");
+    assert!(page.contains(&format!("octavo_mount_mounted{{{labels}}} 1\n")), "{page}");
+}
