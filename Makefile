@@ -9,6 +9,9 @@ PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 strace valgrind qemu
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 BINDIR = $(PREFIX)/bin
+# mount(8) looks for mount.octavo in /sbin only.
+SBINDIR = $(PREFIX)/sbin
+UNITDIR = $(PREFIX)/lib/systemd/system
 DOCDIR = $(PREFIX)/share/doc/octavo
 COMPLETIONS = $(PREFIX)/share/bash-completion/completions/octavo \
 	$(PREFIX)/share/zsh/vendor-completions/_octavo $(PREFIX)/share/fish/vendor_completions.d/octavo.fish
@@ -91,6 +94,8 @@ man:
 install:
 	@test -x "$(OCTAVO)" && test -e "$(MAN)/octavo.1" || { echo "first: make build"; exit 1; }
 	install -D -m 755 "$(OCTAVO)" "$(DESTDIR)$(BINDIR)/octavo"
+	mkdir -p "$(DESTDIR)$(SBINDIR)"
+	ln -sf ../bin/octavo "$(DESTDIR)$(SBINDIR)/mount.octavo"
 	for page in $(PAGES); do \
 		install -D -m 644 "$(MAN)/$$page" "$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$page" || exit 1; \
 	done
@@ -110,17 +115,19 @@ install:
 	@# zsh runs the file instead of its function at the first Tab.
 	echo '[ "$$funcstack[1]" != _octavo ] || _clap_dynamic_completer_octavo' \
 		>> "$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_octavo"
-	mkdir -p "$(DESTDIR)$(PREFIX)/lib/systemd/system"
-	sed -e 's|@bindir@|$(BINDIR)|' -e 's|@sysconfdir@|$(SYSCONFDIR)|' packaging/octavo.service.in \
-		> "$(DESTDIR)$(PREFIX)/lib/systemd/system/octavo.service"
-	chmod 644 "$(DESTDIR)$(PREFIX)/lib/systemd/system/octavo.service"
+	mkdir -p "$(DESTDIR)$(UNITDIR)"
+	for unit in octavo.service octavo-mount@.service; do \
+		sed -e 's|@bindir@|$(BINDIR)|' -e 's|@sysconfdir@|$(SYSCONFDIR)|' packaging/$$unit.in \
+			> "$(DESTDIR)$(UNITDIR)/$$unit" && chmod 644 "$(DESTDIR)$(UNITDIR)/$$unit" || exit 1; \
+	done
 	install -D -m 644 packaging/octavo.sysusers "$(DESTDIR)$(PREFIX)/lib/sysusers.d/octavo.conf"
 	install -D -m 644 packaging/octavo.tmpfiles "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/octavo.conf"
 
 # Keeps the configuration.
 uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/octavo" $(foreach file,$(COMPLETIONS),"$(DESTDIR)$(file)") \
-		"$(DESTDIR)$(PREFIX)/lib/systemd/system/octavo.service" \
+		"$(DESTDIR)$(SBINDIR)/mount.octavo" \
+		"$(DESTDIR)$(UNITDIR)/octavo.service" "$(DESTDIR)$(UNITDIR)/octavo-mount@.service" \
 		"$(DESTDIR)$(PREFIX)/lib/sysusers.d/octavo.conf" "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/octavo.conf"
 	for page in $(PAGES); do rm -f "$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$page"; done
 	rm -rf "$(DESTDIR)$(DOCDIR)" "$(DESTDIR)$(PREFIX)/share/octavo"

@@ -52,7 +52,7 @@ man 5 octavo.toml | has socket_mode
 apropos octavo-serve | has 'serve disk images'
 
 say "units"
-systemd-analyze verify octavo.service
+systemd-analyze verify octavo.service octavo-mount@srv-cached.service
 systemd-analyze security octavo.service | tail -n 1
 
 say "the installed configuration starts nothing"

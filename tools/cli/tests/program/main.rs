@@ -23,6 +23,7 @@ mod kill;
 mod logging;
 mod metrics;
 mod mount;
+mod mount_page;
 mod mount_sections;
 mod nbd_client;
 mod nodes;

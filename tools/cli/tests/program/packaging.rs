@@ -71,9 +71,12 @@ fn installed_manuals_completions_and_units_are_good_and_an_uninstall_leaves_the_
         let text = std::fs::read_to_string(prefix.join("share").join(script)).unwrap();
         assert!(text.contains("OCTAVO_COMPLETE"), "{script}: {text}");
     }
-    let unit = prefix.join("lib/systemd/system/octavo.service");
-    let verified = clients::succeed("systemd-analyze", &["verify", "--man=no", unit.to_str().unwrap()]);
-    assert_eq!(clients::text(&verified.stderr), "");
+    for unit in ["octavo.service", "octavo-mount@.service"] {
+        let unit = prefix.join("lib/systemd/system").join(unit);
+        let verified = clients::succeed("systemd-analyze", &["verify", "--man=no", unit.to_str().unwrap()]);
+        assert_eq!(clients::text(&verified.stderr), "");
+    }
+    assert_eq!(std::fs::read_link(prefix.join("sbin/mount.octavo")).unwrap(), Path::new("../bin/octavo"),);
 
     // A configuration that an operator has changed survives.
     std::fs::write(etc.join("octavo/octavo.toml"), "mine").unwrap();
