@@ -543,6 +543,12 @@ impl Files {
         failed
     }
 
+    /// The objects of all files.
+    pub fn objects(&self) -> Vec<Object> {
+        let entries: Vec<_> = lock(&self.table).files.values().cloned().collect();
+        entries.iter().map(|entry| entry.file.object().clone()).collect()
+    }
+
     /// The number of files whose pages are cached.
     pub fn count(&self) -> usize {
         lock(&self.table).files.len()

@@ -50,7 +50,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use octavo::{Cache, Partition};
+use octavo::{Cache, Object, Partition};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, OFlags};
 use zerocopy::IntoBytes;
@@ -293,6 +293,12 @@ impl Mount {
             empty_reads: sum(|one| &one.empty_reads),
             waits: sum(|one| &one.waits),
         }
+    }
+
+    /// Returns the objects of the files whose pages are kept. Their names are the paths below the
+    /// source that the files had when they were opened.
+    pub fn objects(&self) -> Vec<Object> {
+        self.fs.files.objects()
     }
 
     /// Returns whether the mount has ended: it was unmounted, by whomever.

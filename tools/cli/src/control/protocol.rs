@@ -37,7 +37,7 @@ pub struct Request {
     /// Which partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
-    /// Which of its exports.
+    /// Which of its exports; or a path, for the files of mounts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
     /// Settings and their new values, applied in this order; or the keys of a new export or
@@ -102,6 +102,10 @@ pub enum Verb {
     PartitionAdd,
     /// Remove a partition that no export uses.
     PartitionRemove,
+    /// The files of mounts with their resident bytes.
+    Files,
+    /// Evict the pages of files of mounts.
+    FilesEvict,
     /// Read the configuration again, and apply what changed.
     Reload,
 }
@@ -122,13 +126,25 @@ impl Verb {
 
     /// Whether the request may wait for a store without limit.
     pub fn may_wait(self) -> bool {
-        matches!(self, Verb::Sync | Verb::Drain | Verb::Advise | Verb::Evict) || self.changes_what_is_served()
+        matches!(self, Verb::Sync | Verb::Drain | Verb::Advise | Verb::Evict)
+            || self.concerns_what_is_served()
     }
 
-    /// Whether the request concerns the lists of exports and partitions.
-    pub fn changes_what_is_served(self) -> bool {
-        use Verb::{ExportAdd, ExportRemove, ExportResize, PartitionAdd, PartitionRemove, Reload};
-        matches!(self, ExportAdd | ExportRemove | ExportResize | PartitionAdd | PartitionRemove | Reload)
+    /// Whether the request concerns the lists of exports, partitions and mounts.
+    pub fn concerns_what_is_served(self) -> bool {
+        use Verb::{ExportAdd, ExportRemove, ExportResize, Files, FilesEvict};
+        use Verb::{PartitionAdd, PartitionRemove, Reload};
+        matches!(
+            self,
+            ExportAdd
+                | ExportRemove
+                | ExportResize
+                | Files
+                | FilesEvict
+                | PartitionAdd
+                | PartitionRemove
+                | Reload
+        )
     }
 }
 

@@ -267,7 +267,7 @@ fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked)
             let objects = drain::objects(&asked.cache);
             Ok(done(drain::drain(objects, asked.drain_timeout.get(), &mut progress), "drained"))
         }
-        verb if verb.changes_what_is_served() => {
+        verb if verb.concerns_what_is_served() => {
             // A client that has left must not keep a change from being made.
             Ok((asked.manage)(verb, request, &mut progress).map_or_else(Body::Error, Body::Ok))
         }

@@ -1,12 +1,13 @@
 //! The clients of a running server: `octavo ctl`, `octavo ctl top` and `octavo record`.
 //!
 //! `connection` finds the server and sends requests; `answer` prints answers; `changes` adds and
-//! removes exports and partitions; `tables` and `numa` format answers for people; `names` lists
-//! names for shells.
+//! removes exports and partitions; `files` shows the files of mounts; `tables` and `numa` format
+//! answers for people; `names` lists names for shells.
 
 mod answer;
 mod changes;
 mod connection;
+mod files;
 pub mod names;
 mod numa;
 pub mod record;
@@ -131,6 +132,8 @@ enum Question {
     Reload(changes::Reload),
     /// Show on which NUMA node pages lie, and which node's threads access them
     Numa(Json),
+    /// Show which parts of the files of mounts are cached; read files into the cache, or evict them
+    Files(files::Files),
     /// Make every acknowledged write durable
     Sync(Json),
     /// Write all dirty pages and sync, with progress; stores that refuse are tried again
@@ -172,6 +175,7 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
         Question::Export(change) => change.ask(path),
         Question::Partition(change) => change.ask(path),
         Question::Reload(reload) => reload.ask(path),
+        Question::Files(files) => files.ask(path),
         Question::Numa(json) => tell(json, path, &Request::new(Verb::Numa), numa::tables),
         Question::Mrc { partition, json } => {
             tell(json, path, &Request::about(Verb::Mrc, partition), tables::curve)

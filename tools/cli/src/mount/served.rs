@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use octavo::{Cache, Partition};
+use octavo::{Cache, Object, Partition};
 use octavo_fuse::{Mount, MountOptions, MountStat};
 
 use super::place;
@@ -105,6 +105,11 @@ impl Served {
     /// What it has now.
     pub fn stat(&self) -> MountStat {
         self.mount.stat()
+    }
+
+    /// The objects of its files, whose names are paths below the source.
+    pub fn objects(&self) -> Vec<Object> {
+        self.mount.objects()
     }
 
     /// The names of the partitions that its files may be in.

@@ -4,6 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::catalog::{Catalog, Refused};
+use super::files;
 use super::step::Change;
 use crate::config::read;
 use crate::config::{ExportSection, PartitionSection};
@@ -67,6 +68,8 @@ pub fn answer(
             let changes = reload(catalog, request.disconnect, progress).map_err(lines)?;
             Ok(json!({"file": file, "changes": changes}))
         }
+        Verb::Files => Ok(files::list(&catalog.cache, &catalog.mounts, request.object.as_deref())?),
+        Verb::FilesEvict => Ok(files::evict(&catalog.mounts, named(&request.object, "file")?)?),
         _ => Err(Fault::from("this verb changes nothing that is served".to_owned())),
     }
 }

@@ -18,6 +18,7 @@ mod attach;
 mod build;
 mod catalog;
 mod demo;
+mod files;
 mod manage;
 mod mounts;
 mod reload;

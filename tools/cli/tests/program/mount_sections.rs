@@ -112,6 +112,36 @@ fn the_bytes_of_each_tenant_are_counted_in_its_partition() {
 }
 
 #[test]
+fn the_resident_parts_of_files_are_shown_and_files_are_touched_and_evicted() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    write(place.source.join("db/1.sst"), 4 * MIB);
+    let server = place.serve(&place.sections(TENANTS));
+    let file = place.target.join("db/1.sst");
+    let opened = fs::File::open(&file).unwrap();
+    // Random reads, so that nothing is read ahead.
+    opened.read_exact_at(&mut [0; 4096], 0).unwrap();
+    let listed = |below: &std::path::Path| server.ctl_json(&["files", path(below)]);
+    let shown = listed(&place.target);
+    let first = &shown["files"][0];
+    assert_eq!((&first["path"], &first["partition"]), (&path(&file).into(), &"tables".into()));
+    assert!(first["parts"].as_str().unwrap().starts_with(['o', 'O']), "{first}");
+    assert!(first["parts"].as_str().unwrap().ends_with('.'), "{first}");
+
+    assert_eq!(server.ctl_succeed(&["files", "touch", path(&file)]), "4 MiB read\n");
+    assert_eq!(listed(&file)["files"][0]["parts"], "O".repeat(40));
+    let table = server.ctl_succeed(&["files"]);
+    assert!(table.contains("1 files, 4 MiB resident"), "{table}");
+    assert_eq!(listed(&place.target.join("home"))["count"], 0);
+    assert_eq!(server.ctl_succeed(&["files", "evict", path(&place.target.join("db"))]), "4 MiB evicted\n");
+    assert_eq!(resident(&server, "tables"), 0);
+    let said = server.ctl_fail(1, &["files", "/usr"]);
+    assert!(said.contains("/usr is in no mount of this server; mounts: "), "{said}");
+}
+
+#[test]
 fn a_reload_mounts_and_unmounts_and_says_what_cannot_change() {
     if !can_mount() {
         return;
