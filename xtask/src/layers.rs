@@ -82,6 +82,7 @@ const LAYERS: &[Layer] = &[
             "octavo-disk",
             "octavo",
             "octavo-block",
+            "octavo-fuse",
             "octavo-sim",
         ],
         others: &["blkio", "hdrhistogram", "libc", "lru", "rustix", "serde", "toml"],

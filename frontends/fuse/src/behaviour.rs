@@ -20,4 +20,16 @@ pub struct Behaviour {
     pub places_max: usize,
     /// Bypass the kernel's page cache below.
     pub direct: bool,
+    /// Reads are answered without the cache.
+    pub reference: Option<Reference>,
+}
+
+/// What answers reads instead of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// Bytes of the thread's buffer, always the same: a round trip and nothing else.
+    Constant,
+    /// The lower file through the kernel's page cache: one `pread` and one `writev`, which is what
+    /// a plain passthrough file system does.
+    Passthrough,
 }

@@ -38,6 +38,7 @@ mod mounting;
 mod nodes;
 mod operations;
 mod place;
+mod reference;
 mod resident;
 mod wire;
 mod worker;
@@ -56,6 +57,8 @@ use rustix::fs::{Mode, OFlags};
 use zerocopy::IntoBytes;
 
 use behaviour::Behaviour;
+#[doc(hidden)]
+pub use behaviour::Reference;
 use device::{Device, Nothing};
 use fs::Fs;
 use mounting::{MountFlagsWanted, Mounted};
@@ -118,6 +121,9 @@ pub struct MountOptions {
     pub places_max: usize,
     /// Bypasses the kernel's page cache, where the lower file system supports that. Default: true.
     pub direct: bool,
+    /// For benchmarks: reads are answered without the cache.
+    #[doc(hidden)]
+    pub reference: Option<Reference>,
 }
 
 impl Default for MountOptions {
@@ -138,6 +144,7 @@ impl Default for MountOptions {
             nodes_max: 1 << 20,
             places_max: (descriptors / 4).max(16) as usize,
             direct: true,
+            reference: None,
         }
     }
 }
@@ -227,6 +234,7 @@ impl Mount {
             nodes_max: options.nodes_max,
             places_max: options.places_max,
             direct: options.direct,
+            reference: options.reference,
         };
         let fs = Fs::new(&cache, (root, path.clone()), behaviour, Box::new(choose));
         let fs = Arc::new(fs.map_err(|errno| format!("{}: {errno}", source.display()))?);

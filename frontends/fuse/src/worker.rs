@@ -32,6 +32,7 @@ use crate::fs::Fs;
 use crate::handles::Open;
 use crate::looks::Looks;
 use crate::operations::{Outcome, Pending, ReadPlan, Request, WritePlan};
+use crate::reference::ReferenceReader;
 use crate::resident::Resident;
 use crate::wire::{InHeader, Opcode, Reader};
 
@@ -61,6 +62,7 @@ pub struct Worker {
     /// Operations that were not submitted yet.
     added: Vec<CacheRequest>,
     resident: Resident,
+    reference: ReferenceReader,
     looks: Looks,
     counts: Arc<Counts>,
 }
@@ -115,6 +117,7 @@ impl Worker {
             ended: Vec::new(),
             added: Vec::new(),
             resident: Resident::default(),
+            reference: ReferenceReader::default(),
             looks: Looks::default(),
             counts: Arc::default(),
         })
@@ -200,6 +203,11 @@ impl Worker {
             return self.device.reply(unique, Ok(()), &[]);
         }
         let ReadPlan { open, offset, len } = plan;
+        if let Some(reference) = self.fs.behaviour.reference {
+            let read = self.reference.read(reference, &open, offset, &mut self.received[..len]);
+            let bytes = read.map_or(&[][..], |len| &self.received[..len]);
+            return self.device.reply(unique, read.map(drop), bytes);
+        }
         if self.resident.reply(&self.device, unique, &open.file.object(), offset, len) {
             return;
         }

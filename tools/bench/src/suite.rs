@@ -45,6 +45,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("memory", include_str!("../suites/memory.toml")),
     ("nbd", include_str!("../suites/nbd.toml")),
     ("vhost", include_str!("../suites/vhost.toml")),
+    ("fuse", include_str!("../suites/fuse.toml")),
     ("numa", include_str!("../suites/numa.toml")),
     ("twins", include_str!("../suites/twins.toml")),
     ("partitions", include_str!("../suites/partitions.toml")),

@@ -8,6 +8,7 @@ mod churn;
 mod crossing;
 mod evenness;
 mod fit;
+mod fuse;
 mod hits;
 mod locks;
 mod memory;
@@ -30,7 +31,7 @@ use crate::error::Error;
 use crate::stage::{Driver, Needs, Run, Stage};
 
 /// All drivers.
-pub const DRIVERS: [&Driver; 22] = [
+pub const DRIVERS: [&Driver; 25] = [
     &hits::DRIVER,
     &misses::DRIVER,
     &churn::DRIVER,
@@ -49,6 +50,9 @@ pub const DRIVERS: [&Driver; 22] = [
     &vhost::DRIVER,
     &vhost::MISSES,
     &vhost::IDLE,
+    &fuse::DRIVER,
+    &fuse::MISSES,
+    &fuse::IDLE,
     &numa::DRIVER,
     &crossing::DRIVER,
     &twins::DRIVER,
