@@ -2,6 +2,10 @@
 
 mod calls;
 mod contents;
+mod killed;
+mod mapping;
 mod names;
 mod programs;
 mod rig;
+mod server;
+mod twin;

@@ -1,0 +1,49 @@
+//! Shared mappings of files.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+/// A shared mapping of a part of a file.
+pub struct Mapping {
+    start: *mut u8,
+    len: usize,
+    is_writable: bool,
+}
+
+impl Mapping {
+    pub fn new(file: BorrowedFd<'_>, at: u64, len: usize, writable: bool) -> Result<Mapping, Errno> {
+        let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: the kernel chooses the address, and nobody else knows it.
+        let start = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, at) }?;
+        Ok(Mapping { start: start.cast(), len, is_writable: writable })
+    }
+
+    /// Reads the mapping, at most `left` bytes: the file ends there.
+    pub fn read(&self, left: usize) -> Vec<u8> {
+        let mut bytes = vec![0; self.len.min(left)];
+        // SAFETY: the mapping is longer, and the file reaches that far.
+        unsafe { std::ptr::copy_nonoverlapping(self.start, bytes.as_mut_ptr(), bytes.len()) };
+        bytes
+    }
+
+    /// Writes to the mapping. The file reaches as far as `bytes`.
+    pub fn write(&mut self, bytes: &[u8]) {
+        assert!(self.is_writable && bytes.len() <= self.len);
+        // SAFETY: the mapping is as long, it is writable, and the file reaches that far.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start, bytes.len()) };
+    }
+
+    pub fn sync(&self) -> Result<(), Errno> {
+        // SAFETY: the mapping exists.
+        unsafe { msync(self.start.cast(), self.len, MsyncFlags::SYNC) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nothing borrows from the mapping.
+        unsafe { munmap(self.start.cast(), self.len) }.unwrap();
+    }
+}
