@@ -187,6 +187,7 @@ impl Fs {
         let moves = flags.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE);
         let changed = if moves { u64::MAX } else { length };
         let _change = open.file.change();
+        take_privileges_of(&request, &open.node)?;
         open.file.change_below(offset, changed, || rustix::fs::fallocate(&lower, flags, offset, length))
     }
 
@@ -218,10 +219,20 @@ impl Fs {
         // A reply has 32 bits.
         let most = len.min(1 << 30) as usize;
         let _change = to.file.change();
+        take_privileges_of(&request, &to.node)?;
         let copied = to.file.change_below(off_out, most as u64, || {
             rustix::fs::copy_file_range(&source, Some(&mut off_in), &target, Some(&mut off_out), most)
         })?;
         put(out, &WriteOut { size: copied as u32, padding: 0 });
         Ok(())
     }
+}
+
+/// Takes the set-user-ID bit and the like of a file that its caller changes by a call for which the
+/// kernel does not say whether the caller may keep them. Root may.
+fn take_privileges_of(request: &Request<'_>, node: &Node) -> Result<(), Errno> {
+    if request.caller().uid == 0 {
+        return Ok(());
+    }
+    lower::take_privileges(node.place.at()?)
 }

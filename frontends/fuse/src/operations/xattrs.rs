@@ -13,22 +13,22 @@ use crate::wire::{GetxattrIn, GetxattrOut, SetxattrIn};
 /// The longest value and the longest list of the kernel.
 const VALUE_MAX: usize = 64 << 10;
 
-/// Puts what a call returns into the reply, or its length if the caller asked for that.
+/// Puts what `get` returns into the reply, or only its length, which `measure` returns, if the
+/// caller asked for that.
 fn answer(
     wanted: GetxattrIn,
     out: &mut Vec<u8>,
+    measure: impl FnOnce() -> Result<usize, Errno>,
     get: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
 ) -> Result<(), Errno> {
+    if wanted.size == 0 {
+        put(out, &GetxattrOut { size: measure()? as u32, padding: 0 });
+        return Ok(());
+    }
     let (start, most) = (out.len(), (wanted.size as usize).min(VALUE_MAX));
     out.resize(start + most, 0);
     let len = get(&mut out[start..])?;
-    match wanted.size {
-        0 => {
-            out.truncate(start);
-            put(out, &GetxattrOut { size: len as u32, padding: 0 });
-        }
-        _ => out.truncate(start + len),
-    }
+    out.truncate(start + len);
     Ok(())
 }
 
@@ -38,14 +38,21 @@ impl Fs {
         let place = node.place.at()?;
         let wanted = request.body.take()?;
         let name = request.body.name()?;
-        answer(wanted, out, |value| rustix::fs::getxattr(lower::link_of(place.as_fd()), name, value))
+        let path = lower::link_of(place.as_fd());
+        answer(
+            wanted,
+            out,
+            || rustix::fs::getxattr_query(&path, name),
+            |value| rustix::fs::getxattr(&path, name, value),
+        )
     }
 
     pub(super) fn listxattr(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
         let place = node.place.at()?;
         let wanted = request.body.take()?;
-        answer(wanted, out, |list| rustix::fs::listxattr(lower::link_of(place.as_fd()), list))
+        let path = lower::link_of(place.as_fd());
+        answer(wanted, out, || rustix::fs::listxattr_query(&path), |list| rustix::fs::listxattr(&path, list))
     }
 
     pub(super) fn setxattr(&self, mut request: Request<'_>) -> Result<(), Errno> {

@@ -1,5 +1,6 @@
 //! Real mounts: a directory behind the kernel's FUSE, used by ordinary calls.
 
+mod attributes;
 mod calls;
 mod contents;
 mod killed;

@@ -1,0 +1,83 @@
+//! Extended attributes, and what takes privileges of files.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+
+use octavo::CacheMode;
+use rustix::fs::{FallocateFlags, XattrFlags};
+use rustix::io::Errno;
+use rustix::thread::{Gid, Uid};
+
+use crate::rig::rig;
+
+/// The length was always 0, so `getfattr` and `cp` found no attributes.
+#[test]
+fn the_length_of_an_attribute_and_of_their_list_can_be_asked_for() {
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    let (above, below) = (rig.target.join("file"), rig.source.join("file"));
+    fs::write(&above, b"").unwrap();
+    match rustix::fs::setxattr(&above, "user.name", b"value", XattrFlags::empty()) {
+        Err(Errno::NOTSUP) => return println!("skipped: the lower file system has no attributes"),
+        set => set.unwrap(),
+    }
+    assert_eq!(rustix::fs::getxattr_query(&above, "user.name"), Ok(5));
+    assert_eq!(rustix::fs::getxattr_query(&above, "user.other"), Err(Errno::NODATA));
+    let length = rustix::fs::listxattr_query(&above).unwrap();
+    assert!(length >= "user.name\0".len());
+    assert_eq!(rustix::fs::listxattr_query(&below), Ok(length));
+}
+
+/// Runs `change` on a file with both bits, by a thread of the file's owner. Returns the mode then.
+fn mode_after(path: &Path, change: impl FnOnce(&File) + Send) -> u32 {
+    let owner = 65_534;
+    fs::write(path, [1; 10_000]).unwrap();
+    chown(path, Some(owner), Some(owner)).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o6755)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Of this thread only. The thread's capabilities go with its user.
+            let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            change(&OpenOptions::new().read(true).write(true).open(path).unwrap());
+        });
+    });
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// For these calls the kernel does not say that the bits must go.
+#[test]
+fn an_owner_who_allocates_or_copies_takes_the_set_user_id_bit() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    let directory = rig.source.parent().unwrap();
+    // Others may pass.
+    fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
+    let plain = directory.join("plain");
+    fs::create_dir(&plain).unwrap();
+    for root in [&plain, &rig.target] {
+        let path = root.join("file");
+        let allocated = mode_after(&path, |file| {
+            rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 50_000).unwrap();
+        });
+        assert_eq!(allocated, 0o755, "{}: allocated", root.display());
+        let copied = mode_after(&path, |file| {
+            let (mut from, mut to) = (0, 5_000);
+            assert!(rustix::fs::copy_file_range(file, Some(&mut from), file, Some(&mut to), 1_000).is_ok());
+        });
+        assert_eq!(copied, 0o755, "{}: copied", root.display());
+        let cut = mode_after(&path, |file| file.set_len(1).unwrap());
+        assert_eq!(cut, 0o755, "{}: cut", root.display());
+    }
+    // Root may keep them.
+    let path = rig.target.join("file");
+    fs::set_permissions(&path, Permissions::from_mode(0o6755)).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 50_000).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6755);
+}
