@@ -422,7 +422,11 @@ impl Files {
         let flags = if access.writes { OFlags::RDWR } else { OFlags::RDONLY };
         let lower = created.map_or_else(|| lower::open_again(node.place.at()?, flags), Ok)?;
         let stat = lower::stat(&lower)?;
-        let path = lower::path_of(node.place.at()?)?;
+        let path = match lower::path_of(node.place.at()?) {
+            // The kernel does not tell longer paths.
+            Err(Errno::NAMETOOLONG) => PathBuf::new(),
+            path => path?,
+        };
         let path = path.strip_prefix(&self.root).unwrap_or(&path);
         let partition = (self.chooser)(path, node.place.at()?.as_fd()).ok_or(Errno::NOMEM)?;
         let name = display_name(path);
@@ -561,5 +565,8 @@ fn display_name(path: &Path) -> String {
     let visible = |character: char| if octavo::is_visible(character) { character } else { '?' };
     let name: String = text.chars().map(visible).collect();
     let levels = name.split('/').count().saturating_sub(60);
-    name.trim().splitn(levels + 1, '/').last().unwrap_or_default().to_owned()
+    match name.trim().splitn(levels + 1, '/').last() {
+        Some(name) if !name.is_empty() => name.to_owned(),
+        _ => "(long path)".to_owned(),
+    }
 }

@@ -210,7 +210,8 @@ impl std::fmt::Debug for Mount {
 impl Mount {
     /// Mounts the directory `source` at `target`, which may be the same directory: then programs
     /// reach it only through the mount. `choose` returns the partition of a file, by its path below
-    /// `source` and a descriptor (`O_PATH`); `None` refuses to open it.
+    /// `source` and a descriptor (`O_PATH`); `None` refuses to open it. The path is empty if it has
+    /// 4096 bytes or more with that of `source`: the kernel does not tell it.
     ///
     /// # Errors
     /// A sentence.

@@ -114,3 +114,23 @@ fn the_kernel_forgets_files_when_the_mount_knows_too_many() {
     assert_eq!(open.metadata().unwrap().len(), 1, "a file that is open is not forgotten");
     assert_eq!(fs::read_to_string(rig.target.join(name(1234))).unwrap(), "1234");
 }
+
+/// The mount asked the kernel for the path below, which may be too long although that above is not.
+#[test]
+fn files_whose_path_is_too_long_to_be_told_are_cached_too() {
+    use rustix::fs::{Mode, OFlags, mkdirat, openat};
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    let name = "d".repeat(250);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut directory = rustix::fs::open(&rig.target, flags, Mode::empty()).unwrap();
+    for _ in 0..20 {
+        mkdirat(&directory, &name, Mode::RWXU).unwrap();
+        directory = openat(&directory, &name, flags, Mode::empty()).unwrap();
+    }
+    let created = openat(&directory, "file", OFlags::CREATE | OFlags::RDWR, Mode::RUSR).unwrap();
+    rustix::io::pwrite(&created, b"deep", 0).unwrap();
+    let again = openat(&directory, "file", OFlags::RDONLY, Mode::empty()).unwrap();
+    let mut text = [0; 9];
+    assert_eq!(rustix::io::pread(&again, &mut text, 0), Ok(4));
+    assert_eq!(&text[..4], b"deep");
+}
