@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -54,6 +55,15 @@ impl Place {
         let before = fs::read_to_string(&config).unwrap();
         assert!(before.contains(from), "{before}");
         fs::write(config, before.replacen(from, to, 1)).unwrap();
+    }
+}
+
+/// A server whose test fails is killed, and must leave no dead mount behind.
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(&self.target).output();
+        }
     }
 }
 
