@@ -18,6 +18,7 @@ mod kernel;
 mod layers;
 mod miri;
 mod models;
+mod mount;
 mod step;
 mod steps;
 mod testing;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         }
         ["fuzz", words @ ..] => fuzz::run(words, &root()),
         ["vm", words @ ..] => vm::run(words, &root()),
+        ["mount", words @ ..] => mount::run(words, &root()),
         ["ci"] => gate::run(steps::GATE, &root()),
         ["quick"] => gate::run(steps::QUICK, &root()),
         [gate::ALONE, name] => {
@@ -80,6 +82,8 @@ fn help() {
     println!("cargo xtask STEP [STEP..]   runs steps that are not a part of the gate:");
     list(steps::LONG);
     println!("cargo xtask vm              runs guests on vhost-user disks (qemu, minutes)");
+    println!("cargo xtask mount [--operations N] [--seconds N] [DIRECTORY]");
+    println!("                            runs pjdfstest, fsx, fio and stress-ng on mounts (root, minutes)");
     println!("cargo xtask fuzz [--seconds N] [TARGET..]");
     println!("                            fuzzes the code that parses traces and other untrusted input");
 }
