@@ -81,3 +81,24 @@ fn an_owner_who_allocates_or_copies_takes_the_set_user_id_bit() {
     rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 50_000).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6755);
 }
+
+/// The mount lists as root, who sees them.
+#[test]
+fn trusted_attributes_are_hidden_from_other_users() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can set trusted attributes");
+        return;
+    }
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    fs::set_permissions(rig.source.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    let path = rig.target.join("file");
+    let mut listed = 0;
+    let _ = mode_after(&path, |_| {});
+    if rustix::fs::setxattr(&path, "trusted.name", b"value", XattrFlags::empty()).is_err() {
+        println!("skipped: the lower file system has no trusted attributes");
+        return;
+    }
+    let root = rustix::fs::listxattr_query(&path).unwrap();
+    mode_after(&path, |_| listed = rustix::fs::listxattr_query(&path).unwrap());
+    assert_eq!(listed + "trusted.name\0".len(), root);
+}
