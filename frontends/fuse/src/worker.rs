@@ -216,10 +216,9 @@ impl Worker {
             return self.add(op, Pending::Read { unique, len, open });
         }
         // The request itself is not needed any more.
-        let read = open.file.object().read_at(offset, &mut self.received[..len]);
-        let result = read.map_err(|error| errno_of(&error));
-        let bytes = if result.is_ok() { &self.received[..len] } else { &[] };
-        self.device.reply(unique, result, bytes);
+        let read = read_now(&open, offset, &mut self.received[..len]);
+        let bytes = read.map_or(&[][..], |len| &self.received[..len]);
+        self.device.reply(unique, read.map(drop), bytes);
     }
 
     fn write(&mut self, unique: u64, plan: WritePlan, request_len: usize) {
@@ -286,7 +285,7 @@ impl Worker {
             (Pending::Read { unique, len, open }, Op::Read { offset, mut buffer, .. }) => {
                 let result = match completion.result {
                     Err(octavo::Error::PastEnd { .. } | octavo::Error::Closed { .. }) => {
-                        read_again(&open, offset, &mut buffer[..len])
+                        read_now(&open, offset, &mut buffer[..len])
                     }
                     result => result.map(|()| len).map_err(|error| errno_of(&error)),
                 };
@@ -333,9 +332,9 @@ impl Worker {
     }
 }
 
-/// Reads what is left of the range of a read: the file was cut meanwhile, or has another object
+/// Reads what there is of a range: the file may have been cut meanwhile, or have another object
 /// (F4).
-fn read_again(open: &Open, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+fn read_now(open: &Open, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
     let left = open.file.len_bytes().saturating_sub(offset).min(bytes.len() as u64) as usize;
     match open.file.object().read_at(offset, &mut bytes[..left]) {
         // Cut again.
