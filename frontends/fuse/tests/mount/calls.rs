@@ -35,8 +35,9 @@ fn hits(threads: usize) -> Option<MountStat> {
 fn a_hit_costs_one_sleep_one_read_and_one_reply() {
     let Some(did) = hits(1) else { return };
     assert!(did.requests >= READS && did.requests < READS + 10, "{did:?}");
-    assert!(did.waits <= did.requests + 2, "{did:?}");
-    assert!(did.empty_reads <= did.requests / 20, "{did:?}");
+    // A read after a reply that finds a request saves a sleep; one that finds none costs a call. In
+    // whatever order they come, at most a seventh of the requests costs a call more.
+    assert!(did.waits + did.empty_reads <= did.requests + did.requests / 6, "{did:?}");
 }
 
 /// Each request once woke every thread that slept, and all but one read nothing.
