@@ -127,8 +127,10 @@ fn a_vmm_that_connects_again_without_reading_the_length_gets_the_message() {
     assert_eq!(message(&mut channel), CONFIG_CHANGE);
     expect_silence(&channel);
     drop(again);
-    // When a VMM disconnects, its channel closes.
-    assert_eq!(channel.read(&mut [0; 12]).unwrap(), 0);
+    // When a VMM disconnects, its channel closes. A read with a time limit may be interrupted.
+    let mut rest = Vec::new();
+    channel.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, []);
     rig.server.announce_len(&rig.object);
 }
 
