@@ -30,15 +30,15 @@ use octavo::{CacheMode, Object, Partition};
 use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 
-use crate::behaviour::Behaviour;
 use crate::errors::errno_of;
 use crate::lower::{self, Key, Stamp};
 use crate::nodes::Node;
+use crate::options::MountOptions;
 
 /// A regular file whose pages are cached.
 pub struct File {
     key: Key,
-    held: RwLock<Held>,
+    object: RwLock<Object>,
     /// F1.
     length: Mutex<()>,
     visible: AtomicU64,
@@ -86,29 +86,14 @@ struct Counts {
     pages_written: u64,
 }
 
-struct Held {
-    object: Object,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file's object, which stays open while this lives.
-pub struct ObjectOf<'f>(RwLockReadGuard<'f, Held>);
-
-impl std::ops::Deref for ObjectOf<'_> {
-    type Target = Object;
-
-    fn deref(&self) -> &Object {
-        &self.0.object
-    }
-}
-
 impl File {
     /// Returns the object. Do not keep it across calls that may replace it.
-    pub fn object(&self) -> ObjectOf<'_> {
-        ObjectOf(self.held.read().unwrap_or_else(PoisonError::into_inner))
+    pub fn object(&self) -> RwLockReadGuard<'_, Object> {
+        self.object.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The length that readers see (F1).
@@ -305,8 +290,9 @@ pub struct Files {
 }
 
 impl Files {
-    pub fn new(root: PathBuf, behaviour: &Behaviour, chooser: Box<Chooser>) -> Files {
-        let Behaviour { files_max, direct, is_exclusive, .. } = *behaviour;
+    pub fn new(root: PathBuf, options: &MountOptions, chooser: Box<Chooser>) -> Files {
+        let &MountOptions { files_max, direct, .. } = options;
+        let is_exclusive = options.is_exclusive();
         Files { table: Mutex::default(), files_max, direct, is_exclusive, chooser, root }
     }
 
@@ -356,7 +342,7 @@ impl Files {
         let visible = AtomicU64::new(object.len_bytes());
         let file = Arc::new(File {
             key: node.key,
-            held: RwLock::new(Held { object }),
+            object: RwLock::new(object),
             length: Mutex::default(),
             visible,
             begun: AtomicU64::new(0),
@@ -418,17 +404,18 @@ impl Files {
         access: Access,
         created: Option<OwnedFd>,
     ) -> Result<(Object, Stamp), Errno> {
+        let place = node.place.at()?;
         // A descriptor that may write would keep the file from being executed below.
         let flags = if access.writes { OFlags::RDWR } else { OFlags::RDONLY };
-        let lower = created.map_or_else(|| lower::open_again(node.place.at()?, flags), Ok)?;
+        let lower = created.map_or_else(|| lower::open_again(&place, flags), Ok)?;
         let stat = lower::stat(&lower)?;
-        let path = match lower::path_of(node.place.at()?) {
+        let path = match lower::path_of(&place) {
             // The kernel does not tell longer paths.
             Err(Errno::NAMETOOLONG) => PathBuf::new(),
             path => path?,
         };
         let path = path.strip_prefix(&self.root).unwrap_or(&path);
-        let partition = (self.chooser)(path, node.place.at()?.as_fd()).ok_or(Errno::NOMEM)?;
+        let partition = (self.chooser)(path, place.as_fd()).ok_or(Errno::NOMEM)?;
         let name = display_name(path);
         // F4.
         let grows = access.writes && (stat.stx_size == 0 || access.appends);
@@ -452,10 +439,10 @@ impl Files {
         }
         let _length = lock(&file.length);
         let (object, _) = self.make_object(node, access, None)?;
-        let mut held = file.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = file.object.write().unwrap_or_else(PoisonError::into_inner);
         // It has no dirty pages.
-        held.object.abandon();
-        held.object = object;
+        held.abandon();
+        *held = object;
         Ok(())
     }
 
@@ -470,11 +457,11 @@ impl Files {
         let _length = lock(&file.length);
         let lower = lower::open_again(node.place.at()?, OFlags::RDWR)?;
         file.visible.store(0, Relaxed);
-        let mut held = file.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = file.object.write().unwrap_or_else(PoisonError::into_inner);
         // First, so that no write-back of a dirty page lengthens the file again.
-        held.object.abandon();
+        held.abandon();
         rustix::fs::ftruncate(&lower, 0)?;
-        (held.object, _) = self.make_object(node, Access::WRITE, Some(lower))?;
+        (*held, _) = self.make_object(node, Access::WRITE, Some(lower))?;
         Ok(())
     }
 

@@ -13,12 +13,12 @@ use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::behaviour::Behaviour;
 use crate::device::Device;
 use crate::files::{Chooser, Files};
 use crate::handles::Handles;
 use crate::lower;
 use crate::nodes::{Node, Nodes};
+use crate::options::MountOptions;
 use crate::place::handle_of;
 use crate::wire::{Attr, AttrOut, EntryOut, NOTIFY_PRUNE, NotifyPruneOut, ROOT};
 
@@ -27,7 +27,7 @@ pub struct Fs {
     pub nodes: Nodes,
     pub files: Files,
     pub handles: Handles,
-    pub behaviour: Behaviour,
+    pub options: MountOptions,
     pub is_stopping: AtomicBool,
     /// The kernel does not know the notification.
     cannot_prune: AtomicBool,
@@ -41,15 +41,15 @@ impl Fs {
     pub fn new(
         cache: &Cache,
         (root, path): (OwnedFd, PathBuf),
-        behaviour: Behaviour,
+        options: MountOptions,
         chooser: Box<Chooser>,
     ) -> Result<Fs, Errno> {
         let stat = lower::stat(&root)?;
         Ok(Fs {
-            nodes: Nodes::new(root, &stat, cache, (behaviour.nodes_max, behaviour.places_max))?,
-            files: Files::new(path, &behaviour, chooser),
+            nodes: Nodes::new(root, &stat, cache, (options.nodes_max, options.places_max))?,
+            files: Files::new(path, &options, chooser),
             handles: Handles::default(),
-            behaviour,
+            options,
             is_stopping: AtomicBool::new(false),
             cannot_prune: AtomicBool::new(false),
         })
@@ -134,8 +134,9 @@ impl Fs {
         AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: self.attributes(node, stat) }
     }
 
-    /// How long the kernel may keep what it is told, in seconds and nanoseconds.
+    /// For how long the kernel may keep names and attributes, in seconds and nanoseconds.
     pub fn valid(&self) -> (u64, u32) {
-        (self.behaviour.valid.as_secs(), self.behaviour.valid.subsec_nanos())
+        let valid = self.options.valid();
+        (valid.as_secs(), valid.subsec_nanos())
     }
 }

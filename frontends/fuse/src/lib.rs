@@ -26,7 +26,6 @@
 
 #![warn(missing_debug_implementations)]
 
-mod behaviour;
 mod device;
 mod errors;
 mod files;
@@ -37,6 +36,7 @@ mod lower;
 mod mounting;
 mod nodes;
 mod operations;
+mod options;
 mod place;
 mod reference;
 mod resident;
@@ -56,98 +56,18 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, OFlags};
 use zerocopy::IntoBytes;
 
-use behaviour::Behaviour;
-#[doc(hidden)]
-pub use behaviour::Reference;
 use device::{Device, Nothing};
 use fs::Fs;
-use mounting::{MountFlagsWanted, Mounted};
+use mounting::Mounted;
+#[doc(hidden)]
+pub use options::Reference;
+pub use options::{Coherence, MountOptions};
 use wire::{InHeader, InitIn, InitOut, Opcode, Reader, init};
 use worker::{Counts, REQUEST_BYTES_MAX, TRANSFER_BYTES_MAX, Worker};
 
 /// Requests that the kernel may have in flight on behalf of nobody who waits for them, such as
 /// read-ahead. Too few leave programs waiting for each other.
 const BACKGROUND_MAX: u16 = 128;
-
-/// How long the kernel keeps names and attributes by default.
-const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// What other programs may do to the lower directory while it is mounted, and when the mount sees
-/// it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Coherence {
-    /// They may change it. An `open` sees all changes that were made before it, to files that no
-    /// program changes through the mount at the same time. A file that is open keeps the pages that
-    /// it has; pages that are read later have the bytes of then. Names and attributes are as old as
-    /// [`MountOptions::valid`] at most.
-    #[default]
-    CloseToOpen,
-    /// They change nothing: their changes may never be seen, and may be overwritten. Saves the
-    /// kernel and the mount most requests for attributes.
-    Exclusive,
-}
-
-/// How a directory is mounted.
-#[derive(Clone, Debug)]
-pub struct MountOptions {
-    /// Users other than the server's have access. Default: true for root, else false.
-    pub allow_other: bool,
-    /// Refuses writes. Default: false.
-    pub read_only: bool,
-    /// Set-user-ID bits count. Needs root. Default: false.
-    pub suid: bool,
-    /// Device files can be opened. Needs root. Default: false.
-    pub dev: bool,
-    /// Programs can be run. Default: true.
-    pub exec: bool,
-    /// What other programs may do to the lower directory. Default: [`Coherence::CloseToOpen`].
-    pub coherence: Coherence,
-    /// How long the kernel may keep names and attributes before it asks again. Default: 1 s, or an
-    /// hour with [`Coherence::Exclusive`].
-    pub valid: Option<Duration>,
-    /// Threads. Default: one for each processor, at least 2 and at most 16.
-    pub threads: usize,
-    /// Most files whose pages are kept. Each takes two descriptors. Default: an eighth of the
-    /// process's descriptors.
-    pub files_max: usize,
-    /// Above this number of known files and directories the kernel is asked to forget some (Linux
-    /// 6.18; older kernels forget when they are short of memory). Each takes about 300 bytes of the
-    /// cache's `memory_max`; when that leaves no room, lookups fail with ENOMEM. Default: 1 << 20.
-    pub nodes_max: usize,
-    /// Most files that are known by a descriptor of their own. As root, on file systems that have
-    /// handles, any number more are known by these. Default: a quarter of the process's
-    /// descriptors.
-    pub places_max: usize,
-    /// Bypasses the kernel's page cache, where the lower file system supports that. Default: true.
-    pub direct: bool,
-    /// For benchmarks: reads are answered without the cache.
-    #[doc(hidden)]
-    pub reference: Option<Reference>,
-}
-
-impl Default for MountOptions {
-    fn default() -> MountOptions {
-        let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 16);
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let descriptors = limit.current.unwrap_or(1 << 20);
-        MountOptions {
-            allow_other: rustix::process::geteuid().is_root(),
-            read_only: false,
-            suid: false,
-            dev: false,
-            exec: true,
-            coherence: Coherence::default(),
-            valid: None,
-            threads,
-            files_max: (descriptors / 8).max(16) as usize,
-            nodes_max: 1 << 20,
-            places_max: (descriptors / 4).max(16) as usize,
-            direct: true,
-            reference: None,
-        }
-    }
-}
 
 /// What a mount has at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -226,28 +146,10 @@ impl Mount {
         let root = rustix::fs::open(source, flags, Mode::empty())
             .map_err(|errno| format!("cannot open the directory {}: {errno}", source.display()))?;
         let path = lower::path_of(&root).unwrap_or_else(|_| PathBuf::from(source));
-        let is_exclusive = options.coherence == Coherence::Exclusive;
-        let behaviour = Behaviour {
-            valid: options.valid.unwrap_or(if is_exclusive { HOUR } else { SECOND }),
-            is_exclusive,
-            read_only: options.read_only,
-            files_max: options.files_max,
-            nodes_max: options.nodes_max,
-            places_max: options.places_max,
-            direct: options.direct,
-            reference: options.reference,
-        };
-        let fs = Fs::new(&cache, (root, path.clone()), behaviour, Box::new(choose));
+        let fs = Fs::new(&cache, (root, path.clone()), options.clone(), Box::new(choose));
         let fs = Arc::new(fs.map_err(|errno| format!("{}: {errno}", source.display()))?);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
-        let wanted = MountFlagsWanted {
-            allow_other: options.allow_other,
-            read_only: options.read_only,
-            suid: options.suid,
-            dev: options.dev,
-            exec: options.exec,
-        };
-        let (device, mounted) = mounting::mount(&path, target, &wanted)?;
+        let (device, mounted) = mounting::mount(&path, target, options)?;
         let (threads, running) = (Mutex::default(), Arc::default());
         let mount = Mount { fs, mounted, stop, threads, counts: OnceLock::new(), running };
         match mount.begin(device, &cache, options.threads.max(1)) {

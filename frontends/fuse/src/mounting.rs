@@ -13,24 +13,10 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::device::Device;
+use crate::options::MountOptions;
 
 /// The type of our mounts in the table of mounts.
 const SUBTYPE: &str = "octavo";
-
-/// What a mount allows.
-#[derive(Clone, Debug, Default)]
-pub struct MountFlagsWanted {
-    /// Users other than the server's have access.
-    pub allow_other: bool,
-    /// No writes.
-    pub read_only: bool,
-    /// Set-user-ID bits count. Only as root.
-    pub suid: bool,
-    /// Device files can be opened. Only as root.
-    pub dev: bool,
-    /// Programs can be run.
-    pub exec: bool,
-}
 
 /// A place where a file system is mounted. Does not unmount it when dropped.
 pub struct Mounted {
@@ -42,7 +28,7 @@ pub struct Mounted {
 ///
 /// # Errors
 /// A sentence.
-pub fn mount(source: &Path, path: &Path, wanted: &MountFlagsWanted) -> Result<(Device, Mounted), String> {
+pub fn mount(source: &Path, path: &Path, options: &MountOptions) -> Result<(Device, Mounted), String> {
     let mounted = |by_helper| Mounted { path: path.to_owned(), by_helper };
     if rustix::process::geteuid().is_root() {
         let device = Device::open().map_err(|errno| match errno {
@@ -51,33 +37,28 @@ pub fn mount(source: &Path, path: &Path, wanted: &MountFlagsWanted) -> Result<(D
             }
             errno => format!("cannot open /dev/fuse: {errno}"),
         })?;
-        mount_directly(&device, source, path, wanted)
+        mount_directly(&device, source, path, options)
             .map_err(|errno| format!("cannot mount at {}: {errno}", path.display()))?;
         return Ok((device, mounted(false)));
     }
-    let device = mount_by_helper(source, path, wanted)?;
+    let device = mount_by_helper(source, path, options)?;
     Ok((device, mounted(true)))
 }
 
-fn mount_directly(
-    device: &Device,
-    source: &Path,
-    path: &Path,
-    wanted: &MountFlagsWanted,
-) -> Result<(), Errno> {
+fn mount_directly(device: &Device, source: &Path, path: &Path, options: &MountOptions) -> Result<(), Errno> {
     use std::os::fd::AsFd;
     use std::os::unix::ffi::OsStrExt;
     let fd = device.as_fd().as_raw_fd();
     let mut data = format!("fd={fd},rootmode=40000,user_id=0,group_id=0,default_permissions");
-    if wanted.allow_other {
+    if options.allow_other {
         data += ",allow_other";
     }
     let mut flags = MountFlags::empty();
     for (is_set, flag) in [
-        (!wanted.suid, MountFlags::NOSUID),
-        (!wanted.dev, MountFlags::NODEV),
-        (!wanted.exec, MountFlags::NOEXEC),
-        (wanted.read_only, MountFlags::RDONLY),
+        (!options.suid, MountFlags::NOSUID),
+        (!options.dev, MountFlags::NODEV),
+        (!options.exec, MountFlags::NOEXEC),
+        (options.read_only, MountFlags::RDONLY),
     ] {
         flags.set(flag, is_set);
     }
@@ -86,25 +67,25 @@ fn mount_directly(
     rustix::mount::mount(&source, path, format!("fuse.{SUBTYPE}"), flags, Some(&*data))
 }
 
-fn mount_by_helper(source: &Path, path: &Path, wanted: &MountFlagsWanted) -> Result<Device, String> {
+fn mount_by_helper(source: &Path, path: &Path, options: &MountOptions) -> Result<Device, String> {
     let failed = |error: io::Error| format!("cannot run fusermount3: {error}");
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     // It must live through exec.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|errno| failed(errno.into()))?;
-    let mut options = OsString::from(format!("default_permissions,subtype={SUBTYPE},fsname="));
+    let mut words = OsString::from(format!("default_permissions,subtype={SUBTYPE},fsname="));
     // A comma would begin another option.
-    options.push(source.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,"));
-    if wanted.allow_other {
-        options.push(",allow_other");
+    words.push(source.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,"));
+    if options.allow_other {
+        words.push(",allow_other");
     }
-    if wanted.read_only {
-        options.push(",ro");
+    if options.read_only {
+        words.push(",ro");
     }
-    if !wanted.exec {
-        options.push(",noexec");
+    if !options.exec {
+        words.push(",noexec");
     }
     let mut helper = Command::new("fusermount3");
-    helper.arg("-o").arg(options).arg("--").arg(path);
+    helper.arg("-o").arg(words).arg("--").arg(path);
     helper.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
     let output = helper.output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {

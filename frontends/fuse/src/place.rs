@@ -1,6 +1,6 @@
-//! [`Place`]: where a node's file is: a descriptor, or a handle by which it is opened again. Only
-//! so many nodes have a descriptor; a server knows more files than it may open. Handles need root
-//! and a file system that has them.
+//! [`Place`]: where a node's file is: a descriptor, or a handle by which it is opened again. A
+//! limited number of nodes have a descriptor, because a server may know more files than it may
+//! open. Handles need root and a file system that has them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ fn open_by_handle(mount: &OwnedFd, handle: &Handle) -> Result<OwnedFd, Errno> {
     if opened < 0 {
         return Err(last_error());
     }
-    // SAFETY: the call has just opened it, and nobody else knows it.
+    // SAFETY: the call has just opened the descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(opened as i32) })
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::behaviour::Reference;
 use crate::handles::Open;
 use crate::lower;
+use crate::options::Reference;
 
 /// A thread's reader of lower files. Keeps the file that was read last open.
 #[derive(Default)]

@@ -203,7 +203,7 @@ impl Worker {
             return self.device.reply(unique, Ok(()), &[]);
         }
         let ReadPlan { open, offset, len } = plan;
-        if let Some(reference) = self.fs.behaviour.reference {
+        if let Some(reference) = self.fs.options.reference {
             let read = self.reference.read(reference, &open, offset, &mut self.received[..len]);
             let bytes = read.map_or(&[][..], |len| &self.received[..len]);
             return self.device.reply(unique, read.map(drop), bytes);

@@ -25,7 +25,7 @@ impl Fs {
     /// has changed it.
     fn look(&self, node: &Node) -> Result<Statx, Errno> {
         match self.files.find_regular(node) {
-            Some(file) if !self.behaviour.is_exclusive => file.look(node),
+            Some(file) if !self.options.is_exclusive() => file.look(node),
             _ => node.stat(),
         }
     }

@@ -85,7 +85,7 @@ impl Fs {
         let OpenIn { flags, .. } = request.body.take()?;
         let flags = self.flags_of(flags);
         let for_writing = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
-        if for_writing && self.behaviour.read_only {
+        if for_writing && self.options.read_only {
             return Err(Errno::ROFS);
         }
         let file = self

@@ -29,7 +29,7 @@ impl Fs {
         match self.look_up(&parent, request.body.name()?) {
             Ok((node, stat)) => put(out, &self.entry(&node, &stat)),
             // No node: the name does not exist, and the kernel may keep that.
-            Err(Errno::NOENT) if self.behaviour.is_exclusive => {
+            Err(Errno::NOENT) if self.options.is_exclusive() => {
                 let (entry_valid, entry_valid_nsec) = self.valid();
                 put(out, &EntryOut { entry_valid, entry_valid_nsec, ..EntryOut::default() });
             }

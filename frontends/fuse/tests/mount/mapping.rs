@@ -15,7 +15,7 @@ pub struct Mapping {
 impl Mapping {
     pub fn new(file: BorrowedFd<'_>, at: u64, len: usize, writable: bool) -> Result<Mapping, Errno> {
         let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: the kernel chooses the address, and nobody else knows it.
+        // SAFETY: the kernel chooses an unused address, and no other code uses it.
         let start = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, at) }?;
         Ok(Mapping { start: start.cast(), len, is_writable: writable })
     }

@@ -113,7 +113,7 @@ pub fn unmount(target: &Path) -> bool {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A test has failed: whoever waits for the server gets an error.
+        // A test has failed: calls that wait for the server then get an error.
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = self.child.kill();
             let _ = self.child.wait();

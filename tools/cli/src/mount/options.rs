@@ -200,7 +200,8 @@ mod tests {
         let options = Options::read(lists).unwrap();
         assert!(options.mount.read_only && options.cache_mode == CacheMode::Writethrough);
         assert_eq!(options.memory_max_bytes, MEMORY_MAX_DEFAULT);
-        let list = "memory_max=64m,writeback,coherence=exclusive,attr_timeout=0.5,threads=3,policy=lru,suid,noexec,log=/l";
+        let list = "memory_max=64m,writeback,coherence=exclusive,attr_timeout=0.5,threads=3,\
+                    policy=lru,suid,noexec,log=/l";
         let options = Options::read([list]).unwrap();
         assert_eq!((options.memory_max_bytes, options.mount.threads), (64 << 20, 3));
         assert_eq!(options.mount.valid, Some(Duration::from_millis(500)));

@@ -235,7 +235,8 @@ impl<'a> Step<'a> {
             for (kept, ..) in &plan.mounts_kept {
                 if kept.served.partitions().iter().any(|name| name == partition.name()) {
                     self.report_missing(format!(
-                        "partition \"{}\" is no longer in the file, but {} was mounted with it, and may have files in it",
+                        "partition \"{}\" is no longer in the file, but {} was mounted with it, and may have \
+                         files in it",
                         partition.name(),
                         kept.served.path().display()
                     ));

@@ -1,0 +1,106 @@
+//! [`MountOptions`]: how a directory is mounted. Not here: options of the command line.
+
+use std::time::Duration;
+
+/// How long the kernel keeps names and attributes by default.
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What other programs may do to the lower directory while it is mounted, and when the mount sees
+/// it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coherence {
+    /// They may change it. An `open` sees all changes that were made before it, to files that no
+    /// program changes through the mount at the same time. A file that is open keeps the pages that
+    /// it has; pages that are read later have the bytes of then. Names and attributes are as old as
+    /// [`MountOptions::valid`] at most.
+    #[default]
+    CloseToOpen,
+    /// They change nothing: their changes may never be seen, and may be overwritten. Saves the
+    /// kernel and the mount most requests for attributes.
+    Exclusive,
+}
+
+/// How a directory is mounted.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Users other than the server's have access. Default: true for root, else false.
+    pub allow_other: bool,
+    /// Refuses writes. Default: false.
+    pub read_only: bool,
+    /// Set-user-ID bits count. Needs root. Default: false.
+    pub suid: bool,
+    /// Device files can be opened. Needs root. Default: false.
+    pub dev: bool,
+    /// Programs can be run. Default: true.
+    pub exec: bool,
+    /// What other programs may do to the lower directory. Default: [`Coherence::CloseToOpen`].
+    pub coherence: Coherence,
+    /// How long the kernel may keep names and attributes before it asks again. Default: 1 s, or an
+    /// hour with [`Coherence::Exclusive`].
+    pub valid: Option<Duration>,
+    /// Threads. Default: one for each processor, at least 2 and at most 16.
+    pub threads: usize,
+    /// Most files whose pages are kept. Each takes two descriptors. Default: an eighth of the
+    /// process's descriptors.
+    pub files_max: usize,
+    /// Above this number of known files and directories the kernel is asked to forget some (Linux
+    /// 6.18; older kernels forget when they are short of memory). Each takes about 300 bytes of the
+    /// cache's `memory_max`; when that leaves no room, lookups fail with ENOMEM. Default: 1 << 20.
+    pub nodes_max: usize,
+    /// Most files that are known by a descriptor of their own. As root, on file systems that have
+    /// handles, any number more are known by these. Default: a quarter of the process's
+    /// descriptors.
+    pub places_max: usize,
+    /// Bypasses the kernel's page cache, where the lower file system supports that. Default: true.
+    pub direct: bool,
+    /// For benchmarks: reads are answered without the cache.
+    #[doc(hidden)]
+    pub reference: Option<Reference>,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 16);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let descriptors = limit.current.unwrap_or(1 << 20);
+        MountOptions {
+            allow_other: rustix::process::geteuid().is_root(),
+            read_only: false,
+            suid: false,
+            dev: false,
+            exec: true,
+            coherence: Coherence::default(),
+            valid: None,
+            threads,
+            files_max: (descriptors / 8).max(16) as usize,
+            nodes_max: 1 << 20,
+            places_max: (descriptors / 4).max(16) as usize,
+            direct: true,
+            reference: None,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Whether other programs change nothing. The kernel may then also keep that names do not
+    /// exist.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.coherence == Coherence::Exclusive
+    }
+
+    /// For how long the kernel may keep names and attributes.
+    pub(crate) fn valid(&self) -> Duration {
+        self.valid.unwrap_or(if self.is_exclusive() { HOUR } else { SECOND })
+    }
+}
+
+/// What answers reads instead of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// Bytes of the thread's buffer, always the same: a round trip and nothing else.
+    Constant,
+    /// The lower file through the kernel's page cache: one `pread` and one `writev`, which is what
+    /// a plain passthrough file system does.
+    Passthrough,
+}
