@@ -136,7 +136,7 @@ impl Fs {
 
     /// For how long the kernel may keep names and attributes, in seconds and nanoseconds.
     pub fn valid(&self) -> (u64, u32) {
-        let valid = self.options.valid();
+        let valid = self.options.valid_for();
         (valid.as_secs(), valid.subsec_nanos())
     }
 }

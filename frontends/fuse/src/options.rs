@@ -90,7 +90,7 @@ impl MountOptions {
     }
 
     /// For how long the kernel may keep names and attributes.
-    pub(crate) fn valid(&self) -> Duration {
+    pub(crate) fn valid_for(&self) -> Duration {
         self.valid.unwrap_or(if self.is_exclusive() { HOUR } else { SECOND })
     }
 }
