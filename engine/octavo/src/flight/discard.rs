@@ -296,6 +296,7 @@ impl ObjectInner {
         mut visit: impl FnMut(&mut SetGuard<'_, WAYS>, Found<'_>, PageIndex),
     ) {
         let partition = &*self.partition;
+        let pages = &self.reachable(pages);
         if page_count(pages) <= partition.table.slots_count() / 4 {
             for (page, tag) in self.tags_ahead(pages, Lookup::Lock) {
                 let mut guard = partition.table.lock(tag);
@@ -307,6 +308,8 @@ impl ObjectInner {
         }
         // Hold off moves: a page that moves during the walk could be overlooked in both places.
         let _still = lock(&partition.moves);
+        #[cfg(test)]
+        super::writeback::WALKS.with(|walks| walks.set(walks.get() + 1));
         partition.table.for_each_page(|guard, found| {
             let (object, page) = partition.page_of(found.tag());
             if object == self.id && pages.contains(&page) {
@@ -356,6 +359,7 @@ impl ObjectInner {
         if !partition.places.replicates {
             return;
         }
+        let pages = &self.reachable(pages);
         if page_count(pages) <= partition.table.slots_count() / 4 {
             for (_, tag) in self.tags_ahead(pages, Lookup::Lock) {
                 partition.table.lock(tag).overtake_orphans(tag);
@@ -394,5 +398,64 @@ impl ObjectInner {
         });
         waited.into_iter().for_each(|slot| self.partition.waiters.wake(slot));
         held
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use octavo_disk::Store;
+
+    use super::super::writeback::walks_of;
+    use crate::{Cache, CacheConfig, CacheMode, PartitionConfig};
+
+    const PAGE: u64 = 4096;
+
+    /// A change of length used to close the range up to the largest possible object, and so walked
+    /// over the whole table: 2 ms for each small file that an archive was unpacked to.
+    #[test]
+    fn what_befalls_a_short_object_takes_no_walk_over_the_table() {
+        let config = CacheConfig { memory_max_bytes: 64 << 20, background: false, ..CacheConfig::default() };
+        let cache = Cache::new(config).unwrap();
+        for cache_mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+            let name = format!("{cache_mode:?}").to_lowercase();
+            let max_bytes = Some(16 << 20);
+            let config = PartitionConfig { cache_mode, max_bytes, ..PartitionConfig::new(&name) };
+            let partition = cache.partition(config).unwrap();
+            let long = partition.open(Store::memory("long", 1000 * PAGE), "long").unwrap();
+            long.write_at(0, &vec![1; 1000 * PAGE as usize]).unwrap();
+            let object = partition.open(Store::memory("short", 0), "short").unwrap();
+            let ((), walks) = walks_of(|| {
+                object.set_len_bytes(9 * PAGE + 7).unwrap();
+                object.write_at(0, &[7; 9 * PAGE as usize + 7]).unwrap();
+                object.sync().unwrap();
+                object.set_len_bytes(2 * PAGE + 1).unwrap();
+                assert_eq!(object.invalidate(0, u64::MAX).unwrap(), 0);
+                object.set_len_bytes(20 * PAGE).unwrap();
+            });
+            assert_eq!(walks, 0);
+            let mut bytes = vec![1; 20 * PAGE as usize];
+            object.read_at(0, &mut bytes).unwrap();
+            let kept = 2 * PAGE as usize + 1;
+            assert!(bytes[..kept].iter().all(|byte| *byte == 7));
+            assert!(bytes[kept..].iter().all(|byte| *byte == 0));
+            let (lost, walks) = walks_of(|| object.abandon());
+            assert_eq!((lost, walks), (0, 0));
+            long.sync().unwrap();
+            assert_eq!(partition.stat().resident_bytes, 1000 * PAGE, "pages of the closed object");
+        }
+    }
+
+    /// Pages past a shorter end are still found: a request in flight may bring them in after a cut.
+    #[test]
+    fn a_cut_does_not_shorten_what_a_drop_looks_at() {
+        let config = CacheConfig { memory_max_bytes: 64 << 20, background: false, ..CacheConfig::default() };
+        let cache = Cache::new(config).unwrap();
+        let partition = cache.partition(PartitionConfig::new("p")).unwrap();
+        let object = partition.open(Store::memory("m", 100 * PAGE), "m").unwrap();
+        object.set_len_bytes(PAGE).unwrap();
+        let every = super::super::EVERY;
+        assert_eq!(object.inner.reachable(&every).end.0, 100);
+        object.set_len_bytes(200 * PAGE + 1).unwrap();
+        assert_eq!(object.inner.reachable(&every).end.0, 201);
     }
 }

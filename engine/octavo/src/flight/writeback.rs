@@ -479,6 +479,7 @@ impl ObjectInner {
         if partition.table.dirty_pages() == 0 {
             return Vec::new();
         }
+        let pages = &self.reachable(pages);
         let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
         if page_count(pages) <= few {
             // Under the set's lock, a page that is moving is found wherever it is.
@@ -537,8 +538,15 @@ impl PartitionInner {
 
 #[cfg(test)]
 thread_local! {
-    /// Walks over dirty pages that this thread has taken.
-    static WALKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    /// Walks over the table that this thread has taken.
+    pub(super) static WALKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Returns the result of `act`, and how many walks it took.
+#[cfg(all(test, not(shuttle)))]
+pub(super) fn walks_of<T>(act: impl FnOnce() -> T) -> (T, u64) {
+    let before = WALKS.get();
+    (act(), WALKS.get() - before)
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -549,12 +557,6 @@ mod tests {
     use crate::{Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Request};
 
     const PAGE: u64 = 4096;
-
-    /// Returns the result of `act`, and how many walks it took.
-    fn walks_of<T>(act: impl FnOnce() -> T) -> (T, u64) {
-        let before = WALKS.get();
-        (act(), WALKS.get() - before)
-    }
 
     /// An object with `pages` pages, all of them dirty.
     fn all_dirty(segment_bytes: u64, store: Store, pages: u64) -> (Cache, Partition, Object) {

@@ -4,6 +4,7 @@
 //! (`sizes.rs`), how it grows and shrinks (`control/resize.rs`).
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Weak;
 
 use octavo_disk::{IoError, Process, Store};
@@ -120,6 +121,9 @@ pub(crate) struct ObjectInner {
     /// The first part of the tag computation, which all pages of the object share.
     pub begun: Begun,
     len_bytes: AtomicU64,
+    /// The pages of the longest length that the object has had. No page from here on was ever
+    /// brought in.
+    reach: AtomicU64,
     /// The offset at which a partial last page begins; the object's length if there is none. At
     /// most 2^32 pages.
     near_end: AtomicU64,
@@ -300,6 +304,7 @@ impl ObjectInner {
             id,
             begun: partition.begin_tags(id),
             len_bytes: AtomicU64::new(0),
+            reach: AtomicU64::new(0),
             near_end: AtomicU64::new(0),
             inline_end: AtomicU64::new(0),
             writes_back: (partition.mode == CacheMode::Writeback && !store.read_only()).then(Process::this),
@@ -357,9 +362,21 @@ impl ObjectInner {
     pub fn set_len(&self, len_bytes: u64) {
         let page_size = self.partition.page_size;
         let near_end = page_size.round_down(ByteOffset(len_bytes)).0.min(page_size.len_of(1 << u32::BITS));
+        // Relaxed: see `reachable`.
+        self.reach.fetch_max(page_size.page_range(ByteOffset(0), len_bytes).end.0, Ordering::Relaxed);
         self.len_bytes.store(len_bytes, Ordering::Relaxed);
         self.near_end.store(near_end, Ordering::Relaxed);
         self.inline_end.store(if copy::is_inline() { near_end } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Returns the part of a range of which pages may be resident or arriving. A shorter length does
+    /// not end it: a request that was in flight may leave pages past the new end.
+    pub fn reachable(&self, pages: &Range<PageIndex>) -> Range<PageIndex> {
+        // Relaxed: a length grows while the range of its new pages is closed, so a thread that
+        // closes one of these later sees the new reach. So does a thread that has synchronised with
+        // one that brought such a page in: `Ranges::wait` pairs with the range's opening.
+        let reach = PageIndex(self.reach.load(Ordering::Relaxed));
+        pages.start.min(reach)..pages.end.min(reach)
     }
 
     /// Returns the offset at which hits end. A range that lies in one page and begins before this
