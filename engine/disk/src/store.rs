@@ -451,6 +451,44 @@ impl Store {
         }
     }
 
+    /// Whether [`extend`](Store::extend) lengthens the store: true of files that can be written and
+    /// are not direct.
+    pub fn can_extend(&self) -> bool {
+        matches!(self.kind(), Kind::File(file) if file.can_extend())
+    }
+
+    /// Writes bytes at `offset`, and makes the store as long as they reach, with zeros between its
+    /// former end and `offset`. Returns how many bytes were written: fewer than asked for if the
+    /// file system had no room for more. Blocks as [`set_len_bytes`](Store::set_len_bytes) does.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: the store [cannot be extended](Store::can_extend). `EFBIG`: the range ends
+    /// past 2^63 - 1. Those of the file system: nothing was written.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo_disk::{OpenOptions, Store};
+    /// # let path = std::env::temp_dir().join(format!("octavo-extend-{}", std::process::id()));
+    /// # std::fs::write(&path, b"one ")?;
+    /// let store = Store::open(&path, &OpenOptions { direct: false, ..OpenOptions::default() })?;
+    /// assert_eq!(store.extend(4, b"two")?, 3);
+    /// assert_eq!((store.len_bytes(), std::fs::read(&path)?), (7, b"one two".to_vec()));
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn extend(&self, offset: u64, bytes: &[u8]) -> Result<usize, IoError> {
+        let len = bytes.len() as u64;
+        let refused = |errno| Err(IoError::new(self.name(), Op::Write, offset, len, errno, None));
+        if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+            return refused(libc::EFBIG);
+        }
+        match self.kind() {
+            _ if bytes.is_empty() => Ok(0),
+            Kind::File(file) if file.can_extend() => file.extend(self.name(), offset, bytes),
+            _ => refused(libc::EOPNOTSUPP),
+        }
+    }
+
     /// Asks the file, device or back end how long it is now, which may differ from
     /// [`len_bytes`](Store::len_bytes), because other programs change it too. Changes nothing.
     ///

@@ -328,6 +328,37 @@ impl FileStore {
         })
     }
 
+    /// Whether a write may lengthen it. Direct I/O cannot end inside a block.
+    pub(crate) fn can_extend(&self) -> bool {
+        !self.is_device && !self.is_direct() && !self.read_only
+    }
+
+    /// Writes bytes, and takes the length that the file has then: L3 and L5, with a write in place
+    /// of a change of length alone. Returns how many bytes were written, if not none.
+    pub(crate) fn extend(&self, name: &str, offset: u64, bytes: &[u8]) -> Result<usize, IoError> {
+        self.alone(|| {
+            let mut written = 0;
+            let refused = loop {
+                let at = offset + written as u64;
+                match sys::write_bytes_at(&self.main, &bytes[written..], at) {
+                    Ok(0) => break None,
+                    Ok(count) => written += count,
+                    Err(libc::EINTR) => {}
+                    Err(errno) => break Some(errno),
+                }
+                if written == bytes.len() {
+                    break None;
+                }
+            };
+            if written > 0 {
+                self.publish_len_bytes(self.len_bytes().max(offset + written as u64));
+                return Ok(written);
+            }
+            let errno = refused.unwrap_or(libc::EIO);
+            Err(IoError::new(name, Op::Write, offset, bytes.len() as u64, errno, None))
+        })
+    }
+
     /// Asks the system for the present length of the file or device.
     pub(crate) fn present_len_bytes(&self, name: &str) -> Result<u64, IoError> {
         let found = self.descriptor(Channel::Tail).metadata();

@@ -59,6 +59,14 @@ pub(crate) fn write_at(file: &File, pieces: &[IoBuffer], offset: u64) -> Result<
     count(unsafe { libc::pwritev(fd, pieces.as_ptr().cast(), pieces.len() as libc::c_int, at) })
 }
 
+/// Writes the caller's bytes at `offset`.
+pub(crate) fn write_bytes_at(file: &File, bytes: &[u8], offset: u64) -> Result<usize, i32> {
+    // SAFETY: the slice is valid for its length, and borrowed until the call returns.
+    let written =
+        unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) };
+    count(written)
+}
+
 /// Makes all data written to a file durable. Calls libc, as reads and writes do, so that a library
 /// preloaded to inject faults intercepts all three.
 pub(crate) fn sync(file: &File) -> Result<(), i32> {

@@ -48,7 +48,7 @@ impl Object {
     }
 
     /// Changes the length from `old` to `len`. Returns `false` if the length is no longer `old`.
-    fn set_len_from(&self, old: u64, len: u64) -> Result<bool, Error> {
+    pub(super) fn set_len_from(&self, old: u64, len: u64) -> Result<bool, Error> {
         let inner = &self.inner;
         let page_size = inner.partition.page_size;
         // Write and drop the page that the shorter of the two lengths ends in: its bytes past the

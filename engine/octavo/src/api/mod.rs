@@ -6,6 +6,7 @@
 pub(crate) mod cache;
 pub(crate) mod charge;
 mod debug;
+mod extending;
 mod foreign;
 mod lifecycle;
 mod limits;

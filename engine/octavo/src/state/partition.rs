@@ -369,8 +369,8 @@ impl ObjectInner {
         self.inline_end.store(if copy::is_inline() { near_end } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Returns the part of a range of which pages may be resident or arriving. A shorter length does
-    /// not end it: a request that was in flight may leave pages past the new end.
+    /// Returns the part of a range of which pages may be resident or arriving. A shorter length
+    /// does not end it: a request that was in flight may leave pages past the new end.
     pub fn reachable(&self, pages: &Range<PageIndex>) -> Range<PageIndex> {
         // Relaxed: a length grows while the range of its new pages is closed, so a thread that
         // closes one of these later sees the new reach. So does a thread that has synchronised with
