@@ -2,8 +2,9 @@
 //! object, and so its pages, after its last close, until other files need its descriptors.
 //!
 //! Rules:
-//! - **F1** A length changes under `File::length`. An extending write lengthens the object, writes,
-//!   and then raises `File::visible`; reads end there, so no reader sees the zeros in between.
+//! - **F1** A length changes under `File::length`. An extending write raises `File::visible` when
+//!   it has ended. Reads end there, so no reader sees zeros where the engine lengthens a direct
+//!   store before it writes.
 //! - **F2** A file is idle while it has no handles. Idle files are closed, the longest idle first,
 //!   when there are more than `files_max`.
 //! - **F3** When a file is opened or its attributes are asked for, its stamp is compared, unless no
@@ -121,40 +122,28 @@ impl File {
         Counts { begun: self.begun.load(SeqCst), ended, pages_written: self.object().pages_written() }
     }
 
-    /// Writes bytes that end past the file's end (F1). `None` as the offset appends them.
+    /// Writes bytes that may end past the file's end (F1). `None` as the offset appends them.
+    /// Returns how many were written: fewer if the lower file system had no room for more.
     ///
     /// # Errors
     /// ENOSPC and others, of the lower file system.
-    pub fn extend(&self, offset: Option<u64>, bytes: &[u8]) -> Result<(), Errno> {
+    pub fn extend(&self, offset: Option<u64>, bytes: &[u8]) -> Result<usize, Errno> {
         let _length = lock(&self.length);
-        let object = self.object();
-        let before = self.len_bytes();
-        let offset = offset.unwrap_or(before);
-        let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?;
-        if end > before {
-            object.set_len_bytes(end).map_err(|error| length_errno(&error))?;
-        }
-        let written = object.write_at(offset, bytes).map_err(|error| errno_of(&error));
-        if let Err(errno) = written {
-            if end > before {
-                // As if the write had not begun.
-                let _ = object.set_len_bytes(before);
-            }
-            return Err(errno);
-        }
-        self.visible.fetch_max(end, Relaxed);
-        Ok(())
+        let offset = offset.unwrap_or(self.len_bytes());
+        let written = self.object().extend_at(offset, bytes).map_err(|error| length_errno(&error))?;
+        self.visible.fetch_max(offset + written as u64, Relaxed);
+        Ok(written)
     }
 
-    /// Writes bytes that lie in the file.
+    /// Writes bytes that lay in the file when the write began.
     ///
     /// # Errors
     /// Those of the lower file system.
-    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         match self.object().write_at(offset, bytes) {
             // The file was cut meanwhile.
             Err(octavo::Error::PastEnd { .. }) => self.extend(Some(offset), bytes),
-            written => written.map_err(|error| errno_of(&error)),
+            written => written.map(|()| bytes.len()).map_err(|error| errno_of(&error)),
         }
     }
 
@@ -315,8 +304,8 @@ impl Files {
     fn open_as(&self, node: &Node, access: Access, mut created: Option<OwnedFd>) -> Result<Arc<File>, Errno> {
         loop {
             let entry = lock(&self.table).files.get(&node.key).cloned();
-            let entry = match entry {
-                Some(entry) => entry,
+            let (entry, is_new) = match entry {
+                Some(entry) => (entry, false),
                 None => self.add(node, access, created.take())?,
             };
             let mut state = lock(&entry.state);
@@ -324,7 +313,7 @@ impl Files {
             if state.is_closed {
                 continue;
             }
-            if !self.is_exclusive {
+            if !is_new && !self.is_exclusive {
                 entry.file.look(node)?;
             }
             self.make_writable(&entry.file, node, access)?;
@@ -336,8 +325,14 @@ impl Files {
         }
     }
 
-    /// Adds a file without handles, which is not idle. Returns the file that is in the table then.
-    fn add(&self, node: &Node, access: Access, created: Option<OwnedFd>) -> Result<Arc<Entry>, Errno> {
+    /// Adds a file without handles, which is not idle. Returns the file that is in the table then,
+    /// and whether it is new.
+    fn add(
+        &self,
+        node: &Node,
+        access: Access,
+        created: Option<OwnedFd>,
+    ) -> Result<(Arc<Entry>, bool), Errno> {
         let (object, stamp) = self.make_object(node, access, created)?;
         let visible = AtomicU64::new(object.len_bytes());
         let file = Arc::new(File {
@@ -355,12 +350,12 @@ impl Files {
             // Another thread was faster. This object has read nothing.
             drop(table);
             entry.file.object().abandon();
-            return Ok(other);
+            return Ok((other, false));
         }
         table.files.insert(node.key, entry.clone());
         drop(table);
         self.close_surplus();
-        Ok(entry)
+        Ok((entry, true))
     }
 
     /// F2.
@@ -484,10 +479,8 @@ impl Files {
             return;
         }
         // The mount's own changes are in the stamp then, and the next change is another's.
-        if !self.is_exclusive {
-            let _ = entry.file.look(node);
-        }
-        let is_removed = node.stat().is_ok_and(|stat| stat.stx_nlink == 0);
+        let stat = if self.is_exclusive { node.stat() } else { entry.file.look(node) };
+        let is_removed = stat.is_ok_and(|stat| stat.stx_nlink == 0);
         if !is_removed {
             let mut table = lock(&self.table);
             table.next += 1;

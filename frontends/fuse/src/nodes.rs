@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::errors::errno_of;
 use crate::lower::{self, Key};
-use crate::place::{Handle, Place, Places, handle_of};
+use crate::place::{Handle, PLACE_BYTES, Place, Places, handle_of};
 use crate::wire::ROOT;
 
 /// A file that the kernel knows.
@@ -51,8 +51,7 @@ struct Table {
 /// at least half full.
 const NODE_BYTES: u64 = {
     let maps = size_of::<(u64, Arc<Node>)>() + size_of::<(Key, Arc<Node>)>() + 2;
-    let handle = 48;
-    (size_of::<Node>() + 2 * size_of::<usize>() + 2 * maps + handle) as u64
+    (size_of::<Node>() + 2 * size_of::<usize>() + 2 * maps + PLACE_BYTES) as u64
 };
 
 /// Nodes are charged in steps of this many.
@@ -122,7 +121,7 @@ impl Nodes {
     ) -> Option<Arc<Node>> {
         let table = self.shared();
         let node = table.by_key.get(&Key::of(stat))?;
-        if node.place.handle().is_some_and(|known| handle().as_ref() != Ok(known)) {
+        if node.place.handle().is_some_and(|known| handle() != Ok(known)) {
             return None;
         }
         node.lookups.fetch_add(1, Relaxed);
@@ -135,8 +134,7 @@ impl Nodes {
     /// ENOMEM if `memory_max` leaves no room for it.
     pub fn enter(&self, stat: &Statx, file: OwnedFd) -> Result<Arc<Node>, Errno> {
         let key = Key::of(stat);
-        let is_it =
-            |node: &Node| node.place.handle().is_none_or(|known| handle_of(&file, c"").as_ref() == Ok(known));
+        let is_it = |node: &Node| node.place.handle().is_none_or(|known| handle_of(&file, c"") == Ok(known));
         let mut table = self.exclusive();
         if let Some(node) = table.by_key.get(&key).filter(|node| is_it(node)) {
             node.lookups.fetch_add(1, Relaxed);

@@ -1,10 +1,11 @@
 //! [`Place`]: where a node's file is: a descriptor, or a handle by which it is opened again. A
-//! limited number of nodes have a descriptor, because a server may know more files than it may
-//! open. Handles need root and a file system that has them.
+//! limited number of nodes have a descriptor, those in use, because a server may know more files
+//! than it may open. Handles need root and a file system that has them.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
@@ -62,39 +63,64 @@ pub struct Places {
     /// A descriptor of the lower file system, and the number of its mount. `None` if files cannot
     /// be opened by handle.
     mount: Option<(OwnedFd, u64)>,
-    open: AtomicUsize,
-    open_max: usize,
+    /// The places that have a descriptor and can do without, those that got it first in front.
+    kept: Mutex<VecDeque<Weak<Shared>>>,
+    kept_max: usize,
 }
 
 impl Places {
-    /// Keeps at most `open_max` descriptors, if the root's file system and the process's rights
+    /// Keeps at most `kept_max` descriptors, if the root's file system and the process's rights
     /// allow that.
-    pub fn new(root: &OwnedFd, stat: &Statx, open_max: usize) -> Arc<Places> {
-        let places = |mount| Arc::new(Places { mount, open: AtomicUsize::new(0), open_max });
+    pub fn new(root: &OwnedFd, stat: &Statx, kept_max: usize) -> Arc<Places> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mount = crate::lower::open_again(root, flags).map(|mount| (mount, stat.stx_mnt_id));
-        let places_of = mount.ok().filter(|(mount, _)| {
+        let mount = mount.ok().filter(|(mount, _)| {
             handle_of(root, c"").and_then(|handle| open_by_handle(mount, &handle)).is_ok()
         });
-        if places_of.is_none() {
+        if mount.is_none() {
             log::debug!("files cannot be opened by handle: each known file keeps a descriptor");
         }
-        places(places_of)
+        Arc::new(Places { mount, kept: Mutex::default(), kept_max })
     }
 
     /// Makes the place of an open file.
     pub fn place(self: &Arc<Places>, file: OwnedFd, stat: &Statx) -> Place {
-        let before = self.open.fetch_add(1, Relaxed);
-        let has_handle = self.mount.as_ref().is_some_and(|(_, id)| *id == stat.stx_mnt_id);
-        if before >= self.open_max
-            && has_handle
-            && let Ok(handle) = handle_of(&file, c"")
-        {
-            self.open.fetch_sub(1, Relaxed);
-            return Place { places: self.clone(), kind: Kind::Handle(handle) };
+        let state = State { file: Some(Arc::new(file)), handle: None };
+        let shared = Shared { state: Mutex::new(state), was_used: AtomicBool::new(false) };
+        let place = Place { places: self.clone(), shared: Arc::new(shared) };
+        if self.mount.as_ref().is_some_and(|(_, id)| *id == stat.stx_mnt_id) {
+            self.keep(&place.shared);
         }
-        Place { places: self.clone(), kind: Kind::Open(file) }
+        place
     }
+
+    /// Notes that a place has a descriptor, and takes the descriptor of another if there are too
+    /// many: of the first that was not used since it was last considered.
+    fn keep(&self, shared: &Arc<Shared>) {
+        let mut kept = lock(&self.kept);
+        kept.push_back(Arc::downgrade(shared));
+        let mut chances = CHANCES;
+        let mut taken = Vec::new();
+        while kept.len() > self.kept_max {
+            // None: its node was forgotten.
+            let Some(first) = kept.pop_front().and_then(|first| first.upgrade()) else { continue };
+            if chances > 0 && first.was_used.swap(false, Relaxed) {
+                chances -= 1;
+                kept.push_back(Arc::downgrade(&first));
+                continue;
+            }
+            taken.push(first);
+        }
+        drop(kept);
+        taken.iter().for_each(|shared| shared.shelve());
+    }
+}
+
+/// How many places that were used are passed over until one loses its descriptor nevertheless.
+const CHANCES: usize = 8;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn open_by_handle(mount: &OwnedFd, handle: &Handle) -> Result<OwnedFd, Errno> {
@@ -115,28 +141,47 @@ fn open_by_handle(mount: &OwnedFd, handle: &Handle) -> Result<OwnedFd, Errno> {
 /// Where a node's file is.
 pub struct Place {
     places: Arc<Places>,
-    kind: Kind,
+    shared: Arc<Shared>,
 }
 
-enum Kind {
-    Open(OwnedFd),
-    Handle(Handle),
+/// The memory of a place, in bytes, about: with its descriptor and its handle.
+pub const PLACE_BYTES: usize = size_of::<Shared>() + size_of::<Weak<Shared>>() + 64;
+
+struct Shared {
+    state: Mutex<State>,
+    /// Since it was last considered whether its descriptor is needed.
+    was_used: AtomicBool,
 }
 
-/// A descriptor (`O_PATH`) of a place.
-pub enum At<'p> {
-    /// The place's own.
-    Kept(BorrowedFd<'p>),
-    /// Opened for this call.
-    Opened(OwnedFd),
+/// One of the two is there. A file that was opened by its handle is the same file.
+struct State {
+    /// With `O_PATH`.
+    file: Option<Arc<OwnedFd>>,
+    handle: Option<Handle>,
 }
 
-impl AsFd for At<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            At::Kept(fd) => fd.as_fd(),
-            At::Opened(fd) => fd.as_fd(),
+impl Shared {
+    /// Keeps the handle in place of the descriptor.
+    fn shelve(&self) {
+        let mut state = lock(&self.state);
+        let Some(file) = &state.file else { return };
+        if state.handle.is_none() {
+            match handle_of(file, c"") {
+                Ok(handle) => state.handle = Some(handle),
+                // It keeps its descriptor, which is counted no more.
+                Err(errno) => return log::debug!("a file has no handle: {errno}"),
+            }
         }
+        state.file = None;
+    }
+}
+
+/// A descriptor (`O_PATH`) of a place, which stays open as long as this.
+pub struct At(Arc<OwnedFd>);
+
+impl AsFd for At {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -145,28 +190,82 @@ impl Place {
     ///
     /// # Errors
     /// ESTALE if the file is gone, EMFILE.
-    pub fn at(&self) -> Result<At<'_>, Errno> {
-        match (&self.kind, &self.places.mount) {
-            (Kind::Open(fd), _) => Ok(At::Kept(fd.as_fd())),
-            (Kind::Handle(handle), Some((mount, _))) => open_by_handle(mount, handle).map(At::Opened),
-            (Kind::Handle(_), None) => Err(Errno::STALE),
+    pub fn at(&self) -> Result<At, Errno> {
+        let mut state = lock(&self.shared.state);
+        if let Some(file) = &state.file {
+            self.shared.was_used.store(true, Relaxed);
+            return Ok(At(file.clone()));
         }
+        let (Some(handle), Some((mount, _))) = (&state.handle, &self.places.mount) else {
+            return Err(Errno::STALE);
+        };
+        let file = Arc::new(open_by_handle(mount, handle)?);
+        state.file = Some(file.clone());
+        drop(state);
+        self.places.keep(&self.shared);
+        Ok(At(file))
     }
 
     /// The handle, if that is all that the place has: the inode's number may then be another
     /// file's by now.
-    pub fn handle(&self) -> Option<&Handle> {
-        match &self.kind {
-            Kind::Open(_) => None,
-            Kind::Handle(handle) => Some(handle),
-        }
+    pub fn handle(&self) -> Option<Handle> {
+        let state = lock(&self.shared.state);
+        if state.file.is_some() { None } else { state.handle.clone() }
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        if matches!(self.kind, Kind::Open(_)) {
-            self.places.open.fetch_sub(1, Relaxed);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Descriptors used to belong to the first files that were looked up, for ever: once these were
+    /// as many as allowed, each request about another file opened it by its handle, twice or more.
+    #[test]
+    fn the_files_in_use_have_the_descriptors() {
+        let folder = std::env::temp_dir().join(format!("octavo-places-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let open = |path: &std::path::Path| {
+            rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty()).unwrap()
+        };
+        let root = open(&folder);
+        let stat = crate::lower::stat(&root).unwrap();
+        let places = Places::new(&root, &stat, 10);
+        if places.mount.is_none() {
+            println!("SKIPPED: opening by handle needs root, and a file system that has handles");
+            return;
         }
+        let inode = |place: &Place| crate::lower::stat(place.at().unwrap()).unwrap().stx_ino;
+        let all: Vec<(Place, u64)> = (0..30)
+            .map(|number| {
+                let path = folder.join(number.to_string());
+                std::fs::write(&path, "").unwrap();
+                let file = open(&path);
+                let stat = crate::lower::stat(&file).unwrap();
+                (places.place(file, &stat), stat.stx_ino)
+            })
+            .collect();
+        let has_descriptor = |place: &Place| place.handle().is_none();
+        let count = || all.iter().filter(|(place, _)| has_descriptor(place)).count();
+        assert!(count() == 10 && has_descriptor(&all[29].0) && !has_descriptor(&all[0].0));
+        // In use: one of the first, now and then.
+        for (place, expected) in &all {
+            assert_eq!((inode(&all[3].0), inode(place)), (all[3].1, *expected));
+        }
+        assert!(count() == 10 && has_descriptor(&all[3].0));
+        // Places that are gone make room.
+        let mut all = all;
+        all.truncate(15);
+        assert_eq!(all.iter().map(|(place, _)| inode(place)).count(), 15);
+        drop(all);
+        // A file that is gone is not another one.
+        let path = folder.join("0");
+        let file = open(&path);
+        let stat = crate::lower::stat(&file).unwrap();
+        let gone = places.place(file, &stat);
+        gone.shared.shelve();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another").unwrap();
+        assert_eq!(gone.at().err(), Some(Errno::STALE));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

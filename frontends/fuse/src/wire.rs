@@ -58,6 +58,8 @@ pub mod init {
 /// Flags of the reply to OPEN.
 pub mod open {
     pub const DIRECT_IO: u32 = 1 << 0;
+    /// No FLUSH comes when the handle's descriptors are closed.
+    pub const NOFLUSH: u32 = 1 << 5;
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 

@@ -231,13 +231,13 @@ impl Worker {
             return self.add(op, Pending::Write { unique, len, open, change });
         }
         let result = plan.write_now(bytes);
-        self.reply_to_write(unique, plan.len, result);
+        self.reply_to_write(unique, result);
     }
 
-    fn reply_to_write(&self, unique: u64, len: usize, result: Result<(), Errno>) {
-        let written = crate::wire::WriteOut { size: len as u32, padding: 0 };
+    fn reply_to_write(&self, unique: u64, result: Result<usize, Errno>) {
+        let written = crate::wire::WriteOut { size: *result.as_ref().unwrap_or(&0) as u32, padding: 0 };
         let body = if result.is_ok() { zerocopy::IntoBytes::as_bytes(&written) } else { &[] };
-        self.device.reply(unique, result, body);
+        self.device.reply(unique, result.map(drop), body);
     }
 
     /// Leaves an operation to the cache, which gets it with the others of this turn.
@@ -300,9 +300,9 @@ impl Worker {
                     Err(octavo::Error::PastEnd { .. } | octavo::Error::Closed { .. }) => {
                         open.file.write_at(offset, &buffer[..len])
                     }
-                    result => result.map_err(|error| errno_of(&error)),
+                    result => result.map(|()| len).map_err(|error| errno_of(&error)),
                 };
-                self.reply_to_write(unique, len, result);
+                self.reply_to_write(unique, result);
             }
             _ => unreachable!("a completion returns the operation of its request"),
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use octavo::CacheMode;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -49,17 +50,20 @@ impl Pending {
 }
 
 impl WritePlan {
-    /// Writes the bytes before it returns.
+    /// Writes the bytes before it returns. Returns how many were written.
     ///
     /// # Errors
     /// Those of the lower file system.
-    pub fn write_now(&self, bytes: &[u8]) -> Result<(), Errno> {
+    pub fn write_now(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let Open { file, appends, is_durable, .. } = &*self.open;
-        match self.extends {
+        let written = match self.extends {
             true => file.extend((!appends).then_some(self.offset), bytes)?,
             false => file.write_at(self.offset, bytes)?,
+        };
+        if *is_durable {
+            file.sync()?;
         }
-        if *is_durable { file.sync() } else { Ok(()) }
+        Ok(written)
     }
 }
 
@@ -70,6 +74,10 @@ impl Fs {
 
     /// Makes a handle of a file that is open.
     fn add_handle(&self, node: Arc<Node>, file: Arc<File>, flags: OFlags) -> OpenOut {
+        // Only then does a close have errors to tell: those of write-backs.
+        let writes_back = flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+            && file.object().cache_mode() == CacheMode::Writeback;
+        let noflush = if writes_back { 0 } else { open::NOFLUSH };
         let handle = Open {
             node,
             file,
@@ -77,7 +85,7 @@ impl Fs {
             is_durable: flags.intersects(OFlags::SYNC | OFlags::DSYNC),
         };
         let fh = self.handles.add(Handle::File(Arc::new(handle)));
-        OpenOut { fh, open_flags: open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES, backing_id: 0 }
+        OpenOut { fh, open_flags: open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES | noflush, backing_id: 0 }
     }
 
     pub(super) fn open(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
