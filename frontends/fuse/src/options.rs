@@ -50,8 +50,8 @@ pub struct MountOptions {
     /// 1 << 20.
     pub nodes_max: usize,
     /// Most files that are known by a descriptor of their own, those in use. As root, on file
-    /// systems that have handles, any number more are known by these. Default: a quarter of the process's
-    /// descriptors.
+    /// systems that have handles, any number more are known by these. Default: a quarter of the
+    /// process's descriptors.
     pub places_max: usize,
     /// Bypasses the kernel's page cache, where the lower file system supports that. Default: true.
     pub direct: bool,
