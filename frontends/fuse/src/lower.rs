@@ -235,3 +235,36 @@ impl Drop for Disguise {
         }
     }
 }
+
+/// Whether a thread has ended or is about to: it, or its process, was killed.
+pub fn is_killed(thread: u32) -> bool {
+    if thread == 0 {
+        // One of another PID namespace.
+        return false;
+    }
+    match std::fs::read_to_string(format!("/proc/{thread}/status")) {
+        Ok(status) => has_kill_pending(&status),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether SIGKILL waits for the thread of a status of /proc. The kernel sends it to all threads of
+/// a process that any signal ends.
+fn has_kill_pending(status: &str) -> bool {
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    let pending = pending.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
+    pending.is_some_and(|signals| signals & 1 << (libc::SIGKILL - 1) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_killed_are_told_from_the_living() {
+        let status = |pending: &str| format!("Name:\tcat\nSigPnd:\t{pending}\nShdPnd:\t0000000000000100\n");
+        assert!(has_kill_pending(&status("0000000000000100")));
+        assert!(!has_kill_pending(&status("0000000000002002")));
+        assert!(!is_killed(std::process::id()) && !is_killed(0) && is_killed(u32::MAX >> 1));
+    }
+}

@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
 
 use octavo::{Buffer, Cache, Completion, Interest, Op, Queue, Request as CacheRequest};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -31,6 +32,7 @@ use crate::errors::errno_of;
 use crate::fs::Fs;
 use crate::handles::Open;
 use crate::looks::Looks;
+use crate::lower;
 use crate::operations::{Outcome, Pending, ReadPlan, Request, WritePlan};
 use crate::reference::ReferenceReader;
 use crate::resident::Resident;
@@ -41,6 +43,9 @@ pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
 
 /// A request: its head, its arguments, and the bytes of a write.
 pub const REQUEST_BYTES_MAX: usize = TRANSFER_BYTES_MAX + 4096;
+
+/// How long a program waits until it is asked whether it was killed, at most twice.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The most requests that a turn takes before it looks at completions.
 const TAKEN_MAX: usize = 32;
@@ -56,8 +61,10 @@ pub struct Worker {
     /// The request, and then the bytes of a read for which the cache has no buffer.
     received: Buffer,
     out: Vec<u8>,
-    pending: Vec<Option<Pending>>,
+    pending: Vec<Option<InFlight>>,
     free: Vec<usize>,
+    /// When it was last asked whether programs that wait were killed.
+    asked: Instant,
     ended: Vec<Completion>,
     /// Operations that were not submitted yet.
     added: Vec<CacheRequest>,
@@ -65,6 +72,16 @@ pub struct Worker {
     reference: ReferenceReader,
     looks: Looks,
     counts: Arc<Counts>,
+}
+
+/// A request that the cache works on.
+struct InFlight {
+    pending: Pending,
+    /// The thread that waits for it, and since when.
+    caller: u32,
+    since: Instant,
+    /// The program was killed, and its request answered.
+    is_answered: bool,
 }
 
 /// Whether more requests wait.
@@ -114,6 +131,7 @@ impl Worker {
             out: Vec::new(),
             pending: Vec::new(),
             free: Vec::new(),
+            asked: Instant::now(),
             ended: Vec::new(),
             added: Vec::new(),
             resident: Resident::default(),
@@ -141,6 +159,7 @@ impl Worker {
             self.fs.prune(&self.device);
             self.submit();
             self.collect();
+            self.let_go_of_the_killed();
             let is_last = self.fs.is_stopping.load(SeqCst) && taken != More::Likely;
             match taken {
                 _ if is_last && self.queue.pending() == 0 => return,
@@ -192,13 +211,14 @@ impl Worker {
         match outcome {
             Ok(Outcome::Reply) => self.device.reply(head.unique, Ok(()), &self.out),
             Ok(Outcome::Silence) => {}
-            Ok(Outcome::Read(plan)) => self.read(head.unique, plan),
-            Ok(Outcome::Write(plan)) => self.write(head.unique, plan, len),
+            Ok(Outcome::Read(plan)) => self.read(&head, plan),
+            Ok(Outcome::Write(plan)) => self.write(&head, plan, len),
             Err(errno) => self.device.reply(head.unique, Err(errno), &[]),
         }
     }
 
-    fn read(&mut self, unique: u64, plan: ReadPlan) {
+    fn read(&mut self, head: &InHeader, plan: ReadPlan) {
+        let unique = head.unique;
         if plan.len == 0 {
             return self.device.reply(unique, Ok(()), &[]);
         }
@@ -213,7 +233,7 @@ impl Worker {
         }
         if let Some(buffer) = self.cache.buffer(len) {
             let op = Op::Read { offset, len, buffer };
-            return self.add(op, Pending::Read { unique, len, open });
+            return self.add(head.pid, op, Pending::Read { unique, len, open });
         }
         // The request itself is not needed any more.
         let read = read_now(&open, offset, &mut self.received[..len]);
@@ -221,14 +241,15 @@ impl Worker {
         self.device.reply(unique, read.map(drop), bytes);
     }
 
-    fn write(&mut self, unique: u64, plan: WritePlan, request_len: usize) {
+    fn write(&mut self, head: &InHeader, plan: WritePlan, request_len: usize) {
+        let unique = head.unique;
         let bytes = &self.received[..request_len][request_len - plan.len..];
         let is_at_once = plan.extends || plan.open.file.object().cache_mode() == octavo::CacheMode::Writeback;
         if !is_at_once && let Some(mut buffer) = self.cache.buffer(plan.len) {
             buffer[..plan.len].copy_from_slice(bytes);
             let WritePlan { open, offset, len, change, .. } = plan;
             let op = Op::Write { offset, len, buffer, durable: open.is_durable };
-            return self.add(op, Pending::Write { unique, len, open, change });
+            return self.add(head.pid, op, Pending::Write { unique, len, open, change });
         }
         let result = plan.write_now(bytes);
         self.reply_to_write(unique, result);
@@ -241,12 +262,12 @@ impl Worker {
     }
 
     /// Leaves an operation to the cache, which gets it with the others of this turn.
-    fn add(&mut self, op: Op, pending: Pending) {
+    fn add(&mut self, caller: u32, op: Op, pending: Pending) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.pending.push(None);
             self.pending.len() - 1
         });
-        self.pending[place] = Some(pending);
+        self.pending[place] = Some(InFlight { pending, caller, since: Instant::now(), is_answered: false });
         self.added.push(CacheRequest { op, user_data: place as u64 });
     }
 
@@ -255,7 +276,7 @@ impl Worker {
         let mut added = std::mem::take(&mut self.added);
         let mut rest = added.drain(..).peekable();
         let file_of = |request: &CacheRequest| {
-            self.pending[request.user_data as usize].as_ref().map(|pending| &pending.open().file)
+            self.pending[request.user_data as usize].as_ref().map(|one| &one.pending.open().file)
         };
         while let Some(file) = rest.peek().and_then(file_of) {
             let same =
@@ -279,8 +300,11 @@ impl Worker {
 
     fn complete(&mut self, completion: Completion) {
         let place = completion.user_data as usize;
-        let Some(pending) = self.pending[place].take() else { return };
+        let Some(InFlight { pending, is_answered, .. }) = self.pending[place].take() else { return };
         self.free.push(place);
+        if is_answered {
+            return;
+        }
         match (pending, completion.op) {
             (Pending::Read { unique, len, open }, Op::Read { offset, mut buffer, .. }) => {
                 let result = match completion.result {
@@ -308,6 +332,27 @@ impl Worker {
         }
     }
 
+    /// Answers the requests of programs that were killed. The kernel cannot end such a program
+    /// before that, and a store that hangs may never answer. A program that was only interrupted
+    /// waits on, as for a file of a disk.
+    fn let_go_of_the_killed(&mut self) {
+        if self.pending.len() == self.free.len() {
+            return;
+        }
+        let now = Instant::now();
+        if now - self.asked < PATIENCE {
+            return;
+        }
+        self.asked = now;
+        for one in self.pending.iter_mut().flatten() {
+            let is_late = !one.is_answered && now - one.since >= PATIENCE;
+            if is_late && lower::is_killed(one.caller) {
+                one.is_answered = true;
+                self.device.reply(one.pending.unique(), Err(Errno::INTR), &[]);
+            }
+        }
+    }
+
     /// Waits for a completion: no request comes any more.
     fn wait_for_one(&mut self) {
         if let Some(completion) = self.queue.wait_next() {
@@ -326,7 +371,11 @@ impl Worker {
         }
         let mut ended = std::mem::take(&mut self.ended);
         let interest = Interest { readable: true, writable: false };
-        self.queue.wait_or(self.events.as_fd(), interest, None, |completion| ended.push(completion));
+        let most = Some(PATIENCE);
+        // While the mount ends, the events are ready all the time.
+        let is_stopping = self.fs.is_stopping.load(SeqCst);
+        let fd = if is_stopping { self.device.as_fd() } else { self.events.as_fd() };
+        self.queue.wait_or(fd, interest, most, |completion| ended.push(completion));
         ended.drain(..).for_each(|completion| self.complete(completion));
         self.ended = ended;
     }

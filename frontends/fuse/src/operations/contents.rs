@@ -42,6 +42,12 @@ pub enum Pending {
 }
 
 impl Pending {
+    /// The kernel's number of the request.
+    pub fn unique(&self) -> u64 {
+        let (Pending::Read { unique, .. } | Pending::Write { unique, .. }) = self;
+        *unique
+    }
+
     /// The file that the request is about.
     pub fn open(&self) -> &Open {
         let (Pending::Read { open, .. } | Pending::Write { open, .. }) = self;

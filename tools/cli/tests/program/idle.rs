@@ -34,15 +34,20 @@ pub fn assert_sleeps(pid: u32) {
     std::thread::sleep(Duration::from_secs(6));
     let before = Threads::of(pid);
     // A thread that never sleeps has no wake-ups: it would be awake in every sample.
-    let mut always_awake = before.awake.clone();
-    for _ in 0..SAMPLES {
+    assert_all_sleep(pid, SAMPLES);
+    let wakeups = Threads::of(pid).wakeups - before.wakeups;
+    println!("in {SAMPLES} samples: {wakeups} wake-ups");
+    assert!(wakeups <= WAKEUPS_MAX, "{wakeups} wake-ups of a silent process");
+}
+
+/// Checks that each thread of a process sleeps in one of some samples.
+pub fn assert_all_sleep(pid: u32, samples: u64) {
+    let mut always_awake = Threads::of(pid).awake;
+    for _ in 0..samples {
         std::thread::sleep(PAUSE);
         let now = Threads::of(pid);
         always_awake.retain(|thread| now.awake.contains(thread));
     }
-    let wakeups = Threads::of(pid).wakeups - before.wakeups;
-    println!("in {SAMPLES} samples: {wakeups} wake-ups");
-    assert!(wakeups <= WAKEUPS_MAX, "{wakeups} wake-ups of a silent process");
     assert!(always_awake.is_empty(), "these threads never slept: {always_awake:?}");
 }
 

@@ -3,6 +3,7 @@
 //! Without /dev/fuse, or if mounting is not allowed, the tests print `SKIP`.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -86,7 +87,6 @@ impl Foreground {
     fn end(mut self) -> (Option<i32>, String) {
         wait_until(|| "the mount does not end".into(), || self.process.try_wait().unwrap().is_some());
         let mut said = String::new();
-        use std::io::Read;
         self.process.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
         assert!(!is_mounted(&self.target), "it left its mount behind: {said}");
         (self.process.wait().unwrap().code(), said)
@@ -294,6 +294,67 @@ fn after_kill_9_the_next_mount_replaces_the_dead_one() {
     assert!(said.contains("there is an octavo mount at") && said.contains("already"), "{said}");
     signal(second.process.id(), "TERM");
     assert_eq!(second.end().0, Some(0));
+}
+
+/// Above a mount whose server is stopped, reads hang as over a dead network.
+///
+/// Regression: the program stayed until the lower file system answered, killed or not.
+#[test]
+fn a_program_that_waits_for_a_hung_file_system_can_be_killed() {
+    if !can_mount() {
+        return;
+    }
+    let (directory, source, middle) = directories();
+    let target = directory.join("above");
+    fs::create_dir(&target).unwrap();
+    fs::write(source.join("file"), vec![7; 4 << 20]).unwrap();
+    let lower = Foreground::start(&source, &middle, &[]);
+    let mount = Foreground::start(&middle, &target, &[]);
+    // The first read of a file system in user space asks, and waits, for its answer to `poll`.
+    fs::write(source.join("first"), "read").unwrap();
+    assert_eq!(fs::read(target.join("first")).unwrap(), b"read");
+    let mut killed = HungReader::start(&target);
+    let mut waiting = HungReader::start(&target);
+    signal(lower.process.id(), "STOP");
+    killed.read();
+    signal(killed.0.id(), "KILL");
+    wait_until(|| "a killed reader waits".into(), || killed.0.try_wait().unwrap().is_some());
+
+    // The server waits for the lower file system, and does not spin meanwhile.
+    waiting.read();
+    signal(mount.process.id(), "TERM");
+    wait_until(|| "it is not unmounted".into(), || !is_mounted(&target));
+    idle::assert_all_sleep(mount.process.id(), 20);
+    signal(lower.process.id(), "CONT");
+    assert_eq!(mount.end().0, Some(0));
+    wait_until(|| "a reader waits for no mount".into(), || waiting.0.try_wait().unwrap().is_some());
+    signal(lower.process.id(), "TERM");
+    assert_eq!(lower.end().0, Some(0));
+}
+
+/// A shell that has `file` open. Its own `read` asks for bytes and nothing else.
+struct HungReader(Child);
+
+impl HungReader {
+    fn start(target: &Path) -> HungReader {
+        let mut shell = Command::new("sh")
+            .args(["-c", "exec 3< \"$0\"; echo; read go; read bytes <&3"])
+            .arg(target.join("file"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        HungReader(shell)
+    }
+
+    /// Lets it read, and waits until it waits.
+    fn read(&mut self) {
+        self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let place = format!("/proc/{}/wchan", self.0.id());
+        let waits = || fs::read_to_string(&place).unwrap().contains("request_wait");
+        wait_until(|| "the reader does not wait".into(), waits);
+    }
 }
 
 #[test]
