@@ -21,7 +21,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -32,6 +32,7 @@ use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 
 use crate::errors::errno_of;
+use crate::labels::Opened;
 use crate::lower::{self, Key, Stamp};
 use crate::nodes::Node;
 use crate::options::MountOptions;
@@ -241,8 +242,8 @@ fn length_errno(error: &octavo::Error) -> Errno {
     }
 }
 
-/// Chooses the partition of a file by its path below the mount's root.
-pub type Chooser = dyn Fn(&Path, BorrowedFd<'_>) -> Option<Partition> + Send + Sync;
+/// Chooses the partition of a file.
+pub type Chooser = dyn Fn(&Opened<'_>) -> Option<Partition> + Send + Sync;
 
 #[derive(Default)]
 struct Table {
@@ -276,13 +277,18 @@ pub struct Files {
     is_exclusive: bool,
     chooser: Box<Chooser>,
     root: PathBuf,
+    root_file: OwnedFd,
 }
 
 impl Files {
-    pub fn new(root: PathBuf, options: &MountOptions, chooser: Box<Chooser>) -> Files {
+    pub fn new(
+        (root_file, root): (OwnedFd, PathBuf),
+        options: &MountOptions,
+        chooser: Box<Chooser>,
+    ) -> Files {
         let &MountOptions { files_max, direct, .. } = options;
         let is_exclusive = options.is_exclusive();
-        Files { table: Mutex::default(), files_max, direct, is_exclusive, chooser, root }
+        Files { table: Mutex::default(), files_max, direct, is_exclusive, chooser, root, root_file }
     }
 
     /// Opens a file for a handle.
@@ -410,7 +416,8 @@ impl Files {
             path => path?,
         };
         let path = path.strip_prefix(&self.root).unwrap_or(&path);
-        let partition = (self.chooser)(path, place.as_fd()).ok_or(Errno::NOMEM)?;
+        let opened = Opened::new(path, place.as_fd(), &self.root_file);
+        let partition = (self.chooser)(&opened).ok_or(Errno::NOMEM)?;
         let name = display_name(path);
         // F4.
         let grows = access.writes && (stat.stx_size == 0 || access.appends);
@@ -424,6 +431,11 @@ impl Files {
             log::warn!("{name}: {error}");
             Errno::NFILE
         })?;
+        // A file that has bytes: others have nothing to read.
+        if let Some(advice) = (stat.stx_size > 0).then(|| opened.advice()).flatten() {
+            // It fails for a file of which the cache has no room.
+            let _ = object.advise(0, object.len_bytes(), advice);
+        }
         Ok((object, Stamp::of(&stat)))
     }
 

@@ -45,9 +45,10 @@ impl Fs {
         chooser: Box<Chooser>,
     ) -> Result<Fs, Errno> {
         let stat = lower::stat(&root)?;
+        let again = rustix::io::fcntl_dupfd_cloexec(&root, 0)?;
         Ok(Fs {
             nodes: Nodes::new(root, &stat, cache, (options.nodes_max, options.places_max))?,
-            files: Files::new(path, &options, chooser),
+            files: Files::new((again, path), &options, chooser),
             handles: Handles::default(),
             options,
             is_stopping: AtomicBool::new(false),

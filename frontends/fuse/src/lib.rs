@@ -6,7 +6,6 @@
 //! a descriptor of its own, answers hits at once from pinned pages, and misses as they complete.
 //!
 //! ```no_run
-//! use std::os::fd::BorrowedFd;
 //!
 //! use octavo::{Cache, CacheConfig, PartitionConfig};
 //! use octavo_fuse::{Mount, MountOptions};
@@ -15,7 +14,7 @@
 //! let partition = cache.partition(PartitionConfig::new("files"))?;
 //! let (source, target) = ("/srv/data".as_ref(), "/mnt".as_ref());
 //! let options = MountOptions::default();
-//! let choose = move |_: &_, _: BorrowedFd<'_>| Some(partition.clone());
+//! let choose = move |_: &octavo_fuse::Opened<'_>| Some(partition.clone());
 //! let mount = Mount::start(cache, source, target, &options, choose)?;
 //! // Until someone unmounts it.
 //! mount.wait();
@@ -31,6 +30,7 @@ mod errors;
 mod files;
 mod fs;
 mod handles;
+mod labels;
 mod looks;
 mod lower;
 mod mounting;
@@ -43,7 +43,7 @@ mod resident;
 mod wire;
 mod worker;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -58,6 +58,7 @@ use zerocopy::IntoBytes;
 
 use device::{Device, Nothing};
 use fs::Fs;
+pub use labels::Opened;
 use mounting::Mounted;
 #[doc(hidden)]
 pub use options::Reference;
@@ -129,9 +130,8 @@ impl std::fmt::Debug for Mount {
 
 impl Mount {
     /// Mounts the directory `source` at `target`, which may be the same directory: then programs
-    /// reach it only through the mount. `choose` returns the partition of a file, by its path below
-    /// `source` and a descriptor (`O_PATH`); `None` refuses to open it. The path is empty if it has
-    /// 4096 bytes or more with that of `source`: the kernel does not tell it.
+    /// reach it only through the mount. `choose` returns the partition of a file when its pages
+    /// begin to be cached; `None` refuses to open it.
     ///
     /// # Errors
     /// A sentence.
@@ -140,7 +140,7 @@ impl Mount {
         source: &Path,
         target: &Path,
         options: &MountOptions,
-        choose: impl Fn(&Path, BorrowedFd<'_>) -> Option<Partition> + Send + Sync + 'static,
+        choose: impl Fn(&Opened<'_>) -> Option<Partition> + Send + Sync + 'static,
     ) -> Result<Mount, String> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(source, flags, Mode::empty())

@@ -33,7 +33,7 @@ pub fn rig_with(cache_mode: CacheMode, options: &MountOptions) -> Option<Rig> {
     let config = PartitionConfig { cache_mode, ..PartitionConfig::new("files") };
     let partition = cache.partition(config).unwrap();
     let chosen = partition.clone();
-    match Mount::start(cache, &source, &target, options, move |_, _| Some(chosen.clone())) {
+    match Mount::start(cache, &source, &target, options, move |_| Some(chosen.clone())) {
         Ok(mount) => Some(Rig { mount: Some(mount), partition, source, target, _directory: directory }),
         Err(why) if std::env::var_os("OCTAVO_REQUIRE_CLIENTS").is_none() => {
             println!("skipped: {why}");

@@ -34,7 +34,7 @@ fn another_test_can_run_this_one_as_its_server() {
     let config = PartitionConfig { cache_mode, ..PartitionConfig::new("files") };
     let partition = cache.partition(config).unwrap();
     let options = MountOptions::default();
-    let mount = match Mount::start(cache, source.as_ref(), target.as_ref(), &options, move |_, _| {
+    let mount = match Mount::start(cache, source.as_ref(), target.as_ref(), &options, move |_| {
         Some(partition.clone())
     }) {
         Ok(mount) => mount,

@@ -307,8 +307,10 @@ impl Check<'_> {
                 self.is_partition(partition);
             }
             for tenant in &mount.tenants {
-                if let Err(why) = Pattern::parse(tenant.pattern.get_ref()) {
-                    self.report(&tenant.pattern, why);
+                if let Some(pattern) = &tenant.pattern
+                    && let Err(why) = Pattern::parse(pattern.get_ref())
+                {
+                    self.report(pattern, why);
                 }
             }
         }

@@ -43,13 +43,14 @@ pub struct MountSection {
     pub tenants: Vec<TenantSection>,
 }
 
-/// `[[mount.tenant]]`: the partition of the files whose paths match a pattern.
+/// `[[mount.tenant]]`: the partition of the files whose paths match a pattern, and of those that no
+/// pattern matches and that ask for it by an extended attribute.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [[mount.tenant]]")]
 pub struct TenantSection {
-    /// The pattern.
+    /// The pattern. `None`: only files that ask for the partition get it.
     #[serde(rename = "match")]
-    pub pattern: Spanned<String>,
+    pub pattern: Option<Spanned<String>>,
     /// The name of the partition.
     pub partition: Spanned<String>,
 }
@@ -81,10 +82,11 @@ impl MountSection {
 
     /// Whether both give each file the same partition.
     pub fn has_same_rules(&self, other: &MountSection) -> bool {
-        let rules = |section: &MountSection| -> Vec<(String, String)> {
+        let rules = |section: &MountSection| -> Vec<(Option<String>, String)> {
+            let pattern = |one: &TenantSection| one.pattern.as_ref().map(|text| text.get_ref().clone());
             let tenants = section.tenants.iter();
-            let rules = tenants.map(|one| (one.pattern.get_ref().clone(), one.partition.get_ref().clone()));
-            rules.chain([(String::new(), section.partition.get_ref().clone())]).collect()
+            let rules = tenants.map(|one| (pattern(one), one.partition.get_ref().clone()));
+            rules.chain([(None, section.partition.get_ref().clone())]).collect()
         };
         rules(self) == rules(other)
     }

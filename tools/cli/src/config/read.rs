@@ -25,7 +25,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 const ELEMENTS_MAX: usize = 50;
 
 /// The required keys: section, key, and an example of its value.
-const REQUIRED: [(&str, &str, &str); 18] = [
+const REQUIRED: [(&str, &str, &str); 17] = [
     ("", "cache", "[cache] with memory_max = \"32MiB\""),
     ("", "partition", "[[partition]] with name = \"vm1\""),
     ("", "export", "[[export]] with name, path and partition"),
@@ -41,7 +41,6 @@ const REQUIRED: [(&str, &str, &str); 18] = [
     ("mount", "source", "source = \"/srv/data\", the directory whose files are cached"),
     ("mount", "path", "path = \"/mnt/data\", where it is mounted"),
     ("mount", "partition", "partition = \"files\", the name of a [[partition]]"),
-    ("mount.tenant", "match", "match = \"/home/*/\""),
     ("mount.tenant", "partition", "partition = \"homes\", the name of a [[partition]]"),
     ("listen", "nbd", "nbd = \"unix:/run/octavo/nbd.sock\""),
 ];

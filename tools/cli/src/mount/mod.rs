@@ -15,7 +15,6 @@ pub mod place;
 pub mod served;
 
 use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -206,7 +205,7 @@ fn serve(
     let signalled = end.clone();
     // First: a signal must not leave a dead mount behind.
     stop::start(cache.clone(), move |signal| _ = signalled.send(Some(signal)), None)?;
-    let choose = move |_: &Path, _: BorrowedFd<'_>| Some(partition.clone());
+    let choose = move |_: &octavo_fuse::Opened<'_>| Some(partition.clone());
     let mount = Mount::start(cache.clone(), source, path, &options.mount, choose).map_err(Error::failed)?;
     let mount = Arc::new(mount);
     let watched = mount.clone();

@@ -2,7 +2,6 @@
 //! unmounts it.
 
 use std::collections::BTreeSet;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -10,24 +9,33 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use octavo::{Cache, Object, Partition};
-use octavo_fuse::{Mount, MountOptions, MountStat};
+use octavo_fuse::{Mount, MountOptions, MountStat, Opened};
 
 use super::place;
 use crate::config::mount::Pattern;
 use crate::lock::lock;
 
-/// Which partition a file gets: that of the first pattern that matches its path, or the last one.
+/// Which partition a file gets: that of the first pattern that matches its path; else the one that
+/// its extended attributes name, if it is one of these; else the last one.
 pub struct Rules {
-    /// In order.
-    pub tenants: Vec<(Pattern, Partition)>,
+    /// In order. Without a pattern, a tenant gets only files that ask for it.
+    pub tenants: Vec<(Option<Pattern>, Partition)>,
     /// Of the other files.
     pub rest: Partition,
 }
 
 impl Rules {
-    fn choose(&self, path: &Path) -> Partition {
-        let tenant = self.tenants.iter().find(|(pattern, _)| pattern.matches(path));
-        tenant.map_or(&self.rest, |(_, partition)| partition).clone()
+    fn choose(&self, file: &Opened<'_>) -> Partition {
+        let matched = self
+            .tenants
+            .iter()
+            .find(|(pattern, _)| pattern.as_ref().is_some_and(|pattern| pattern.matches(file.path())));
+        let named = || {
+            // Without tenants there is nothing to choose, and no need to ask for attributes.
+            let wanted = (!self.tenants.is_empty()).then(|| file.partition_wanted())??;
+            self.tenants.iter().find(|(_, partition)| partition.name() == wanted)
+        };
+        matched.or_else(named).map_or(&self.rest, |(_, partition)| partition).clone()
     }
 
     fn names(&self) -> impl Iterator<Item = String> {
@@ -63,9 +71,8 @@ impl Served {
         let partitions = Mutex::new(rules.names().collect());
         let rules = Arc::new(RwLock::new(rules));
         let chosen = Arc::clone(&rules);
-        let choose = move |path: &Path, _: BorrowedFd<'_>| {
-            Some(chosen.read().unwrap_or_else(PoisonError::into_inner).choose(path))
-        };
+        let choose =
+            move |file: &Opened<'_>| Some(chosen.read().unwrap_or_else(PoisonError::into_inner).choose(file));
         let mount = Arc::new(Mount::start(cache.clone(), &source, &path, options, choose)?);
         let is_stopping = Arc::new(AtomicBool::new(false));
         let (closed, receiver) = channel();

@@ -85,7 +85,8 @@ impl Mounts {
 pub fn rules(section: &MountSection, partition: impl Fn(&str) -> Option<Partition>) -> Option<Rules> {
     let mut tenants = Vec::new();
     for tenant in &section.tenants {
-        let pattern = Pattern::parse(tenant.pattern.get_ref()).ok()?;
+        let pattern = tenant.pattern.as_ref().map(|text| Pattern::parse(text.get_ref()));
+        let pattern = pattern.transpose().ok()?;
         tenants.push((pattern, partition(tenant.partition.get_ref())?));
     }
     Some(Rules { tenants, rest: partition(section.partition.get_ref())? })

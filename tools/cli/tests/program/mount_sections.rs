@@ -122,6 +122,37 @@ fn the_bytes_of_each_tenant_are_counted_in_its_partition() {
 }
 
 #[test]
+fn files_that_no_pattern_matches_ask_for_a_partition_and_advise() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let named = "[[mount.tenant]]\npartition = \"tables\"\n";
+    let mut server = place.serve(&(place.sections(&[("/home/*/", "homes")]) + named));
+    server.wait_for_line(&format!("{} is mounted at {}", path(&place.source), path(&place.target)));
+    let label = |directory: &str, name: &str, value: &str| {
+        let (path, none) = (place.target.join(directory), rustix::fs::XattrFlags::empty());
+        rustix::fs::setxattr(path, name, value.as_bytes(), none).unwrap();
+    };
+    label("db", "user.octavo.partition", "tables");
+    label("home", "user.octavo.partition", "nobody's");
+    // A pattern wins.
+    label("home/ann", "user.octavo.partition", "tables");
+    write(place.target.join("db/a"), MIB);
+    write(place.target.join("home/ann/b"), 2 * MIB);
+    write(place.target.join("home/c"), 4 * MIB);
+    let of = ["homes", "tables", "files"].map(|name| resident(&server, name));
+    assert_eq!(of, [2 * MIB, MIB, 4 * MIB]);
+
+    // Opened once, read whole.
+    label("db", "user.octavo.advice", "willneed");
+    write(place.source.join("db/d"), MIB);
+    drop(fs::File::open(place.target.join("db/d")).unwrap());
+    assert_eq!(resident(&server, "tables"), 2 * MIB);
+    server.end("TERM", 0);
+}
+
+#[test]
 fn the_resident_parts_of_files_are_shown_and_files_are_touched_and_evicted() {
     if !can_mount() {
         return;
@@ -228,7 +259,6 @@ fn a_check_reports_what_is_wrong_with_mounts() {
         ("\"/home/*/\"", "\"/home/[\"", "mount.tenant.match: \"/home/[\" is no pattern"),
         ("partition = \"tables\"", "partition = \"table\"", "did you mean \"tables\"?"),
         ("match = \"*.sst\"", "mach = \"*.sst\"", "mount.tenant.mach: no such key"),
-        ("match = \"*.sst\"\n", "", "mount.tenant.match: missing"),
         ("[[mount]]\n", "[[mount]]\nthreads = 0\n", "mount.threads: "),
         ("[[mount]]\n", "[[mount]]\nsourse = 1\n", "mount.sourse: no such key; did you mean \"source\"?"),
         (path(&place.source), "/no/such", "mount.source: there is no directory /no/such to mount"),

@@ -12,7 +12,6 @@ mod idle;
 mod misses;
 
 use std::fs::File;
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -77,7 +76,7 @@ impl Mounted {
         std::fs::create_dir(&target).map_err(|error| format!("{}: {error}", target.display()))?;
         let partition = partition.clone();
         let options = MountOptions { reference, ..MountOptions::default() };
-        let choose = move |_: &Path, _: BorrowedFd<'_>| Some(partition.clone());
+        let choose = move |_: &octavo_fuse::Opened<'_>| Some(partition.clone());
         let mount = Mount::start(cache.clone(), lower, &target, &options, choose)?;
         Ok(Mounted { mount, target })
     }
