@@ -33,6 +33,7 @@ use rustix::io::Errno;
 
 use crate::errors::errno_of;
 use crate::labels::Opened;
+use crate::leases::{Leased, Leases};
 use crate::lower::{self, Key, Stamp};
 use crate::nodes::Node;
 use crate::options::MountOptions;
@@ -48,6 +49,8 @@ pub struct File {
     begun: AtomicU64,
     ended: AtomicU64,
     seen: Mutex<Seen>,
+    /// Where pages are kept under leases.
+    lease: Option<Leased>,
 }
 
 /// A change of a file by this mount, from before it begins until it has ended (F3).
@@ -104,10 +107,15 @@ impl File {
         self.visible.load(Relaxed)
     }
 
+    /// What the file has to do with leases, if the mount takes them.
+    pub fn lease(&self) -> Option<&Leased> {
+        self.lease.as_ref()
+    }
+
     /// The length that attributes show, of a lower file of `lower` bytes: while this mount changes
-    /// it, the length that readers see.
+    /// it through the cache, the length that readers see.
     pub fn len_to_show(&self, lower: u64) -> u64 {
-        let is_changing = self.ended.load(SeqCst) != self.begun.load(SeqCst);
+        let is_changing = self.lease.is_none() && self.ended.load(SeqCst) != self.begun.load(SeqCst);
         if is_changing { self.len_bytes() } else { lower }
     }
 
@@ -224,14 +232,23 @@ impl File {
         let is_ours = counts != seen.counts || counts.begun != counts.ended;
         let stamp = Stamp::of(&stat);
         if stamp != seen.stamp && !is_ours {
-            let _length = lock(&self.length);
-            let object = self.object();
-            object.adopt_len_bytes().map_err(|error| errno_of(&error))?;
-            object.invalidate(0, u64::MAX).map_err(|error| errno_of(&error))?;
-            self.visible.store(object.len_bytes(), Relaxed);
+            self.refresh()?;
         }
         *seen = Seen { stamp, counts };
         Ok(stat)
+    }
+
+    /// Drops all clean pages, and adopts the length of the lower file. Waits for fills in flight.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn refresh(&self) -> Result<(), Errno> {
+        let _length = lock(&self.length);
+        let object = self.object();
+        object.adopt_len_bytes().map_err(|error| errno_of(&error))?;
+        object.invalidate(0, u64::MAX).map_err(|error| errno_of(&error))?;
+        self.visible.store(object.len_bytes(), Relaxed);
+        Ok(())
     }
 }
 
@@ -275,20 +292,31 @@ pub struct Files {
     direct: bool,
     /// No other program changes files.
     is_exclusive: bool,
+    /// Pages are kept under leases.
+    leases: Option<Arc<Leases>>,
     chooser: Box<Chooser>,
     root: PathBuf,
     root_file: OwnedFd,
 }
 
 impl Files {
+    /// # Errors
+    /// EMFILE and the like.
     pub fn new(
         (root_file, root): (OwnedFd, PathBuf),
         options: &MountOptions,
         chooser: Box<Chooser>,
-    ) -> Files {
+    ) -> Result<Files, Errno> {
         let &MountOptions { files_max, direct, .. } = options;
         let is_exclusive = options.is_exclusive();
-        Files { table: Mutex::default(), files_max, direct, is_exclusive, chooser, root, root_file }
+        let leases = options.has_leases().then(Leases::new).transpose()?;
+        let table = Mutex::default();
+        Ok(Files { table, files_max, direct, is_exclusive, leases, chooser, root, root_file })
+    }
+
+    /// The leases, if the mount takes them.
+    pub fn leases(&self) -> Option<&Arc<Leases>> {
+        self.leases.as_ref()
     }
 
     /// Opens a file for a handle.
@@ -349,6 +377,7 @@ impl Files {
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             seen: Mutex::new(Seen { stamp, counts: Counts::default() }),
+            lease: self.leases.as_ref().map(|leases| leases.of(node)),
         });
         let entry = Arc::new(Entry { file, state: Mutex::default() });
         let mut table = lock(&self.table);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use octavo::Cache;
-use rustix::fs::{OFlags, Statx};
+use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -48,7 +48,7 @@ impl Fs {
         let again = rustix::io::fcntl_dupfd_cloexec(&root, 0)?;
         Ok(Fs {
             nodes: Nodes::new(root, &stat, cache, (options.nodes_max, options.places_max))?,
-            files: Files::new((again, path), &options, chooser),
+            files: Files::new((again, path), &options, chooser)?,
             handles: Handles::default(),
             options,
             is_stopping: AtomicBool::new(false),
@@ -118,26 +118,41 @@ impl Fs {
     /// Makes the reply to a request that looks a node up.
     pub fn entry(&self, node: &Node, stat: &Statx) -> EntryOut {
         let (seconds, nanoseconds) = self.valid();
+        let (attr_valid, attr_valid_nsec) = self.attributes_valid(node);
         EntryOut {
             nodeid: node.id,
             generation: 0,
             entry_valid: seconds,
-            attr_valid: seconds,
+            attr_valid,
             entry_valid_nsec: nanoseconds,
-            attr_valid_nsec: nanoseconds,
+            attr_valid_nsec,
             attr: self.attributes(node, stat),
         }
     }
 
     /// Makes the reply to a request for attributes.
     pub fn attributes_out(&self, node: &Node, stat: &Statx) -> AttrOut {
-        let (attr_valid, attr_valid_nsec) = self.valid();
+        let (attr_valid, attr_valid_nsec) = self.attributes_valid(node);
         AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: self.attributes(node, stat) }
+    }
+
+    /// For how long the kernel may keep the attributes of a node, as [`Self::valid`]. Where pages
+    /// are kept under leases, not without a lease: the length changes at any time.
+    pub fn attributes_valid(&self, node: &Node) -> (u64, u32) {
+        let is_covered = || self.files.find_regular(node)?.lease().map(|lease| lease.covers(node));
+        let may_change = self.options.has_leases() && node.kind == FileType::RegularFile;
+        if may_change && !is_covered().unwrap_or(false) { (0, 0) } else { self.valid() }
     }
 
     /// For how long the kernel may keep names and attributes, in seconds and nanoseconds.
     pub fn valid(&self) -> (u64, u32) {
         let valid = self.options.valid_for();
         (valid.as_secs(), valid.subsec_nanos())
+    }
+}
+
+impl Drop for Fs {
+    fn drop(&mut self) {
+        self.files.leases().iter().for_each(|leases| leases.end());
     }
 }

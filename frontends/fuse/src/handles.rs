@@ -1,23 +1,73 @@
 //! [`Handles`]: what the kernel has opened: files and directories, by number.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::io::Errno;
 
 use crate::files::File;
+use crate::leases::Leased;
 use crate::nodes::Node;
+use crate::uncached::Writer;
 
 /// An open file.
 pub struct Open {
     pub node: Arc<Node>,
     pub file: Arc<File>,
+    /// Where pages are kept under leases, if the handle may write.
+    pub writer: Option<Writer>,
     /// Opened with `O_APPEND`.
     pub appends: bool,
     /// Opened with `O_SYNC` or `O_DSYNC`.
     pub is_durable: bool,
+}
+
+impl Open {
+    /// Whether a read must not be served from the cache (L3). Tries to take the lease.
+    pub fn is_uncached(&self) -> bool {
+        let Some(lease) = self.file.lease() else { return false };
+        if !lease.serves() {
+            lease.try_take(&self.file, &self.node, false);
+            return !lease.serves();
+        }
+        false
+    }
+
+    /// The lower file, for what is not cached.
+    fn lower(&self) -> Result<BorrowedFd<'_>, Errno> {
+        match (&self.writer, self.file.lease().and_then(Leased::reader)) {
+            (Some(writer), _) => writer.lower(),
+            (None, Some(reader)) => Ok(reader.as_fd()),
+            (None, None) => Err(Errno::ACCESS),
+        }
+    }
+
+    /// Reads bytes of the lower file itself.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn read_uncached(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pread(self.lower()?, &mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Makes all that was written without the cache durable. `None` if the cache has written it.
+    pub fn sync_uncached(&self, is_data_only: bool) -> Option<Result<(), Errno>> {
+        self.file.lease()?;
+        let sync = if is_data_only { rustix::fs::fdatasync } else { rustix::fs::fsync };
+        Some(self.lower().and_then(sync))
+    }
 }
 
 /// An open directory.

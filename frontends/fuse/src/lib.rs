@@ -31,6 +31,8 @@ mod files;
 mod fs;
 mod handles;
 mod labels;
+mod lease_calls;
+mod leases;
 mod looks;
 mod lower;
 mod mounting;
@@ -40,6 +42,7 @@ mod options;
 mod place;
 mod reference;
 mod resident;
+mod uncached;
 mod wire;
 mod worker;
 
@@ -77,6 +80,10 @@ pub struct MountStat {
     pub nodes: usize,
     /// Files whose pages are kept.
     pub files: usize,
+    /// Files whose pages are kept under a lease.
+    pub leases: usize,
+    /// Leases that other programs have broken.
+    pub lease_breaks: u64,
     /// Requests that the kernel has sent.
     pub requests: u64,
     /// Reads of the kernel's requests that found none.
@@ -164,6 +171,10 @@ impl Mount {
     /// Agrees with the kernel on the protocol, and starts the threads.
     fn begin(&self, device: Device, cache: &Cache, threads: usize) -> Result<(), String> {
         agree(&device)?;
+        if let Some(leases) = self.fs.files.leases() {
+            let notifier = device.another();
+            leases.start(notifier.map_err(|errno| format!("cannot open /dev/fuse again: {errno}"))?)?;
+        }
         let mut devices = vec![device];
         for _ in 1..threads {
             devices
@@ -197,9 +208,12 @@ impl Mount {
     pub fn stat(&self) -> MountStat {
         let counts = self.counts.get().map(Vec::as_slice).unwrap_or_default();
         let sum = |of: fn(&Counts) -> &AtomicU64| counts.iter().map(|one| of(one).load(Relaxed)).sum();
+        let leases = self.fs.files.leases();
         MountStat {
             nodes: self.fs.nodes.count(),
             files: self.fs.files.count(),
+            leases: leases.map_or(0, |leases| leases.count()),
+            lease_breaks: leases.map_or(0, |leases| leases.breaks()),
             requests: sum(|one| &one.requests),
             empty_reads: sum(|one| &one.empty_reads),
             waits: sum(|one| &one.waits),
@@ -233,6 +247,7 @@ impl Mount {
             let _ = thread.join();
         }
         let mut failed = self.fs.files.close_everything();
+        self.fs.files.leases().iter().for_each(|leases| leases.end());
         if let Err(errno) = self.fs.sync_lower() {
             failed.push(format!("the lower file system cannot be synced: {errno}"));
         }

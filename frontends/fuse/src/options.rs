@@ -16,6 +16,12 @@ pub enum Coherence {
     /// [`MountOptions::valid`] at most.
     #[default]
     CloseToOpen,
+    /// They may change it, and every read returns the bytes that the file has when the read begins,
+    /// or later ones. A file's pages are kept while no program has it open for writing: the kernel
+    /// tells the mount before another program opens it (a lease of `fcntl`). All writes, and reads
+    /// of files that are open for writing, go to the lower file itself. Names are as in
+    /// [`Coherence::CloseToOpen`].
+    Lease,
     /// They change nothing: their changes may never be seen, and may be overwritten. Saves the
     /// kernel and the mount most requests for attributes.
     Exclusive,
@@ -41,8 +47,9 @@ pub struct MountOptions {
     pub valid: Option<Duration>,
     /// Threads. Default: one for each processor, at least 2 and at most 16.
     pub threads: usize,
-    /// Most files whose pages are kept. Each takes two descriptors. Default: an eighth of the
-    /// process's descriptors.
+    /// Most files whose pages are kept. Each takes two descriptors. With [`Coherence::Lease`] it
+    /// takes three, and one more for each time that it is open for writing. Default: an eighth of
+    /// the process's descriptors.
     pub files_max: usize,
     /// Above this number of known files and directories the kernel is asked to forget some (Linux
     /// 6.18; older kernels forget when they are short of memory). Each takes about 400 bytes of
@@ -88,6 +95,11 @@ impl MountOptions {
     /// exist.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.coherence == Coherence::Exclusive
+    }
+
+    /// Whether pages are kept under leases.
+    pub(crate) fn has_leases(&self) -> bool {
+        self.coherence == Coherence::Lease
     }
 
     /// For how long the kernel may keep names and attributes.

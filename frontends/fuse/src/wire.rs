@@ -71,6 +71,7 @@ pub mod set {
     pub const SIZE: u32 = 1 << 3;
     pub const ATIME: u32 = 1 << 4;
     pub const MTIME: u32 = 1 << 5;
+    pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const KILL_SUIDGID: u32 = 1 << 11;
@@ -80,6 +81,8 @@ pub mod set {
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// A flag of WRITE: the kernel writes its own pages, of a shared mapping.
 pub const WRITE_CACHE: u32 = 1 << 0;
+/// Has the kernel drop the attributes of a node and pages of it.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Asks the kernel to forget nodes, as far as nothing uses them (protocol 7.45). A notification has
 /// its number in place of an error.
 pub const NOTIFY_PRUNE: i32 = 9;
@@ -173,6 +176,8 @@ messages! {
         mtime: SxTime, rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
     }
     StatxOut { attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: Statx, }
+    /// A length of 0 means all that follows.
+    NotifyInvalInodeOut { ino: u64, off: i64, len: i64, }
     /// The nodes follow.
     NotifyPruneOut { count: u32, padding: u32, spare: u64, }
 }

@@ -222,9 +222,14 @@ impl Worker {
         if plan.len == 0 {
             return self.device.reply(unique, Ok(()), &[]);
         }
-        let ReadPlan { open, offset, len } = plan;
+        let ReadPlan { open, offset, len, is_uncached } = plan;
         if let Some(reference) = self.fs.options.reference {
             let read = self.reference.read(reference, &open, offset, &mut self.received[..len]);
+            let bytes = read.map_or(&[][..], |len| &self.received[..len]);
+            return self.device.reply(unique, read.map(drop), bytes);
+        }
+        if is_uncached {
+            let read = open.read_uncached(offset, &mut self.received[..len]);
             let bytes = read.map_or(&[][..], |len| &self.received[..len]);
             return self.device.reply(unique, read.map(drop), bytes);
         }
@@ -244,6 +249,9 @@ impl Worker {
     fn write(&mut self, head: &InHeader, plan: WritePlan, request_len: usize) {
         let unique = head.unique;
         let bytes = &self.received[..request_len][request_len - plan.len..];
+        if let Some(written) = plan.write_uncached(bytes) {
+            return self.reply_to_write(unique, written);
+        }
         let is_at_once = plan.extends || plan.open.file.object().cache_mode() == octavo::CacheMode::Writeback;
         if !is_at_once && let Some(mut buffer) = self.cache.buffer(plan.len) {
             buffer[..plan.len].copy_from_slice(bytes);

@@ -21,10 +21,11 @@ fn time(valid: u32, flag: u32, now: u32, seconds: u64, nanoseconds: u32) -> Opti
 }
 
 impl Fs {
-    /// Returns the attributes of a node. If its file is cached, first looks whether another program
-    /// has changed it.
+    /// Returns the attributes of a node. If pages of its file are served, first looks whether
+    /// another program has changed it.
     fn look(&self, node: &Node) -> Result<Statx, Errno> {
         match self.files.find_regular(node) {
+            Some(file) if file.lease().is_some_and(|lease| !lease.serves()) => node.stat(),
             Some(file) if !self.options.is_exclusive() => file.look(node),
             _ => node.stat(),
         }
@@ -44,7 +45,7 @@ impl Fs {
         if let Some(file) = self.files.find_regular(&node) {
             stat.size = file.len_to_show(stat.size);
         }
-        let (attr_valid, attr_valid_nsec) = self.valid();
+        let (attr_valid, attr_valid_nsec) = self.attributes_valid(&node);
         put(out, &StatxOut { attr_valid, attr_valid_nsec, flags: 0, spare: [0; 2], stat });
         Ok(())
     }
@@ -62,7 +63,11 @@ impl Fs {
             lower::set_owner(node.place.at()?, uid, gid)?;
         }
         if has(set::SIZE) {
-            self.set_len(&node, wanted.size)?;
+            let open = has(set::FH).then(|| self.handles.file(wanted.fh)).transpose()?;
+            match open.as_deref().and_then(|open| open.writer.as_ref()) {
+                Some(writer) => writer.set_len_bytes(wanted.size)?,
+                None => self.set_len(&node, wanted.size)?,
+            }
         }
         if has(set::KILL_SUIDGID) {
             lower::take_privileges(node.place.at()?)?;
@@ -83,10 +88,11 @@ impl Fs {
 
     /// Changes the length of a file, in the cache if it is there.
     pub(super) fn set_len(&self, node: &Node, len: u64) -> Result<(), Errno> {
-        let file = self.files.open(node, Access::WRITE)?;
-        let set = match len {
-            0 => self.files.empty(&file, node),
-            _ => file.set_len_bytes(len),
+        let (file, writer) = self.open_file(node, Access::WRITE, None)?;
+        let set = match (writer, len) {
+            (Some(writer), len) => writer.set_len_bytes(len),
+            (None, 0) => self.files.empty(&file, node),
+            (None, len) => file.set_len_bytes(len),
         };
         self.files.close(node);
         set

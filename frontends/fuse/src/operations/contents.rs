@@ -1,5 +1,6 @@
 //! The bytes of files: opening, reading, writing, and what changes whole ranges.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use octavo::CacheMode;
@@ -13,16 +14,18 @@ use crate::fs::Fs;
 use crate::handles::{Handle, Open};
 use crate::lower;
 use crate::nodes::Node;
+use crate::uncached::{self, Writer};
 use crate::wire::{
     self, CopyFileRangeIn, CreateIn, FSYNC_DATA, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, Opcode,
     OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_KILL_SUIDGID, WriteIn, WriteOut, open,
 };
 
-/// A read whose range lies in the file.
+/// A read whose range lies in the file, as far as it is served from the cache.
 pub struct ReadPlan {
     pub open: Arc<Open>,
     pub offset: u64,
     pub len: usize,
+    pub is_uncached: bool,
 }
 
 /// A write inside the file. Its bytes are the last of the request.
@@ -30,7 +33,7 @@ pub struct WritePlan {
     pub open: Arc<Open>,
     pub offset: u64,
     pub len: usize,
-    /// The bytes end past the file's end, or are appended.
+    /// The bytes end past the file's end, or are appended. Without the cache: are appended.
     pub extends: bool,
     pub change: Change,
 }
@@ -56,6 +59,13 @@ impl Pending {
 }
 
 impl WritePlan {
+    /// Writes the bytes to the lower file itself, if that is how the file is written. Returns how
+    /// many were written.
+    pub fn write_uncached(&self, bytes: &[u8]) -> Option<Result<usize, Errno>> {
+        let writer = self.open.writer.as_ref()?;
+        Some(writer.write((!self.extends).then_some(self.offset), bytes, self.open.is_durable))
+    }
+
     /// Writes the bytes before it returns. Returns how many were written.
     ///
     /// # Errors
@@ -78,8 +88,31 @@ impl Fs {
         OFlags::from_bits_retain(flags)
     }
 
+    /// Opens a file for a handle. `created` is a descriptor that may write it, whatever its mode
+    /// says.
+    pub(super) fn open_file(
+        &self,
+        node: &Node,
+        access: Access,
+        created: Option<OwnedFd>,
+    ) -> Result<(Arc<File>, Option<Writer>), Errno> {
+        if self.options.has_leases() {
+            return uncached::open(&self.files, node, access, created);
+        }
+        let file = match created {
+            Some(created) => self.files.open_created(node, created),
+            None => self.files.open(node, access),
+        };
+        Ok((file?, None))
+    }
+
     /// Makes a handle of a file that is open.
-    fn add_handle(&self, node: Arc<Node>, file: Arc<File>, flags: OFlags) -> OpenOut {
+    fn add_handle(
+        &self,
+        node: Arc<Node>,
+        (file, writer): (Arc<File>, Option<Writer>),
+        flags: OFlags,
+    ) -> OpenOut {
         // Only then does a close have errors to tell: those of write-backs.
         let writes_back = flags.intersects(OFlags::WRONLY | OFlags::RDWR)
             && file.object().cache_mode() == CacheMode::Writeback;
@@ -87,6 +120,7 @@ impl Fs {
         let handle = Open {
             node,
             file,
+            writer,
             appends: flags.contains(OFlags::APPEND),
             is_durable: flags.intersects(OFlags::SYNC | OFlags::DSYNC),
         };
@@ -102,9 +136,8 @@ impl Fs {
         if for_writing && self.options.read_only {
             return Err(Errno::ROFS);
         }
-        let file = self
-            .files
-            .open(&node, Access { writes: for_writing, appends: flags.contains(OFlags::APPEND) })?;
+        let access = Access { writes: for_writing, appends: flags.contains(OFlags::APPEND) };
+        let file = self.open_file(&node, access, None)?;
         put(out, &self.add_handle(node, file, flags));
         Ok(())
     }
@@ -133,7 +166,7 @@ impl Fs {
             made => made?,
         };
         let (node, stat) = self.enter(lower::open_again(&created, OFlags::PATH)?)?;
-        let file = match self.files.open_created(&node, created) {
+        let file = match self.open_file(&node, Access::WRITE, Some(created)) {
             Ok(file) => file,
             Err(errno) => {
                 self.nodes.forget(node.id, 1);
@@ -162,6 +195,9 @@ impl Fs {
     pub(super) fn fsync(&self, mut request: Request<'_>) -> Result<(), Errno> {
         let FsyncIn { fh, flags, .. } = request.body.take()?;
         let open = self.handles.file(fh)?;
+        if let Some(synced) = open.sync_uncached(flags & FSYNC_DATA != 0) {
+            return synced;
+        }
         open.file.sync()?;
         if flags & FSYNC_DATA != 0 {
             return Ok(());
@@ -173,9 +209,10 @@ impl Fs {
     pub(super) fn read(&self, mut request: Request<'_>) -> Result<ReadPlan, Errno> {
         let ReadIn { fh, offset, size, .. } = request.body.take()?;
         let open = self.handles.file(fh)?;
-        let left = open.file.len_bytes().saturating_sub(offset);
+        let is_uncached = open.is_uncached();
+        let left = if is_uncached { u64::MAX } else { open.file.len_bytes().saturating_sub(offset) };
         let len = u64::from(size).min(left) as usize;
-        Ok(ReadPlan { open, offset, len })
+        Ok(ReadPlan { open, offset, len, is_uncached })
     }
 
     pub(super) fn write(&self, mut request: Request<'_>) -> Result<WritePlan, Errno> {
@@ -188,7 +225,9 @@ impl Fs {
         }
         let change = open.file.change();
         // A write-back of the kernel's own pages has its offset, whatever the file was opened with.
-        let extends = end > open.file.len_bytes() || open.appends && write_flags & wire::WRITE_CACHE == 0;
+        let appends = open.appends && write_flags & wire::WRITE_CACHE == 0;
+        // Without the cache, the kernel knows the end.
+        let extends = appends || open.writer.is_none() && end > open.file.len_bytes();
         Ok(WritePlan { open, offset, len, extends, change })
     }
 

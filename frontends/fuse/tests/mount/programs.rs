@@ -12,13 +12,13 @@ use octavo::CacheMode;
 use crate::rig::rig;
 
 /// A program that waits for its standard input.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     ["/usr/bin/cat", "/bin/cat"].iter().map(PathBuf::from).find(|path| path.exists()).unwrap()
 }
 
 /// Runs a program, and waits for its end. Another test's child may have inherited the descriptor
 /// that wrote it, until it begins its own program.
-fn run(path: &Path) -> io::Result<bool> {
+pub fn run(path: &Path) -> io::Result<bool> {
     for _ in 0..200 {
         match Command::new(path).stdin(Stdio::null()).status() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {

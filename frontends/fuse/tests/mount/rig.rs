@@ -26,9 +26,18 @@ pub fn rig(mode: CacheMode) -> Option<Rig> {
 }
 
 pub fn rig_with(cache_mode: CacheMode, options: &MountOptions) -> Option<Rig> {
+    rig_at(cache_mode, options, "target")
+}
+
+/// A directory that is mounted over itself.
+pub fn rig_over_itself(cache_mode: CacheMode, options: &MountOptions) -> Option<Rig> {
+    rig_at(cache_mode, options, "source")
+}
+
+fn rig_at(cache_mode: CacheMode, options: &MountOptions, target: &str) -> Option<Rig> {
     let directory = tempfile::tempdir().unwrap();
-    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
-    [&source, &target].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    let (source, target) = (directory.path().join("source"), directory.path().join(target));
+    [&source, &target].into_iter().for_each(|path| std::fs::create_dir_all(path).unwrap());
     let cache = Cache::new(CacheConfig { memory_max_bytes: 64 << 20, ..CacheConfig::default() }).unwrap();
     let config = PartitionConfig { cache_mode, ..PartitionConfig::new("files") };
     let partition = cache.partition(config).unwrap();

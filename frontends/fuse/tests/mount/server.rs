@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
-use octavo_fuse::{Mount, MountOptions};
+use octavo_fuse::{Coherence, Mount, MountOptions};
 
 const VARIABLE: &str = "OCTAVO_FUSE_TEST_SERVES";
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -27,13 +27,14 @@ pub struct Server {
 #[test]
 fn another_test_can_run_this_one_as_its_server() {
     let Ok(what) = std::env::var(VARIABLE) else { return };
-    let [mode, memory, source, target] = what.split('\n').collect::<Vec<_>>().try_into().unwrap();
+    let [mode, coherence, memory, source, target] = what.split('\n').collect::<Vec<_>>().try_into().unwrap();
     let memory_max_bytes = memory.parse().unwrap();
     let cache = Cache::new(CacheConfig { memory_max_bytes, ..CacheConfig::default() }).unwrap();
     let cache_mode = if mode == "writeback" { CacheMode::Writeback } else { CacheMode::Writethrough };
     let config = PartitionConfig { cache_mode, ..PartitionConfig::new("files") };
     let partition = cache.partition(config).unwrap();
-    let options = MountOptions::default();
+    let coherence = if coherence == "lease" { Coherence::Lease } else { Coherence::default() };
+    let options = MountOptions { coherence, ..MountOptions::default() };
     let mount = match Mount::start(cache, source.as_ref(), target.as_ref(), &options, move |_| {
         Some(partition.clone())
     }) {
@@ -50,18 +51,33 @@ pub fn server(mode: CacheMode) -> Option<Server> {
     server_with(mode, MEMORY_BYTES)
 }
 
+/// Runs a server that keeps pages under leases.
+pub fn lease_server(mode: CacheMode) -> Option<Server> {
+    start(mode, Coherence::Lease, MEMORY_BYTES)
+}
+
 /// Runs a server with this much memory.
 pub fn server_with(mode: CacheMode, memory_max_bytes: u64) -> Option<Server> {
+    start(mode, Coherence::default(), memory_max_bytes)
+}
+
+fn start(mode: CacheMode, coherence: Coherence, memory_max_bytes: u64) -> Option<Server> {
     let directory = tempfile::tempdir().unwrap();
     let (source, target) = (directory.path().join("source"), directory.path().join("target"));
     [&source, &target].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
-    let child = run(mode, memory_max_bytes, &source, &target)?;
+    let child = run((mode, coherence), memory_max_bytes, &source, &target)?;
     Some(Server { child, source, target, _directory: directory })
 }
 
-fn run(mode: CacheMode, memory_max_bytes: u64, source: &Path, target: &Path) -> Option<Child> {
+fn run(
+    (mode, coherence): (CacheMode, Coherence),
+    memory_max_bytes: u64,
+    source: &Path,
+    target: &Path,
+) -> Option<Child> {
     let mode = if mode == CacheMode::Writeback { "writeback" } else { "writethrough" };
-    let what = format!("{mode}\n{memory_max_bytes}\n{}\n{}", source.display(), target.display());
+    let coherence = if coherence == Coherence::Lease { "lease" } else { "" };
+    let what = format!("{mode}\n{coherence}\n{memory_max_bytes}\n{}\n{}", source.display(), target.display());
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "server::another_test_can_run_this_one_as_its_server", "--nocapture"])
         .env(VARIABLE, what)
@@ -85,6 +101,10 @@ fn run(mode: CacheMode, memory_max_bytes: u64, source: &Path, target: &Path) -> 
 }
 
 impl Server {
+    pub fn process(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
     /// Unmounts. Everything is in the lower directory afterwards.
     pub fn stop(&mut self) {
         drop(self.child.stdin.take());
@@ -100,7 +120,7 @@ impl Server {
     /// Runs another server, for the same directories or another target.
     pub fn start_again(&mut self, mode: CacheMode, target: &Path) {
         self.target = target.to_owned();
-        self.child = run(mode, MEMORY_BYTES, &self.source, target).unwrap();
+        self.child = run((mode, Coherence::default()), MEMORY_BYTES, &self.source, target).unwrap();
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::mapping::Mapping;
-use crate::server::server;
+use crate::server::{Server, lease_server, server};
 
 const NAMES: [&str; 9] = ["a", "b", "c", "d/a", "d/b", "d/e/a", "d/e", "d", "a/x"];
 const SLOTS: u64 = 4;
@@ -397,7 +397,7 @@ fn difference(one: &Result<Vec<u8>, Errno>, other: &Result<Vec<u8>, Errno>) -> S
     format!("the mount: {}, the directory: {}; first difference at {at:?}", short(one), short(other))
 }
 
-fn run(cache_mode: CacheMode, seed: u64, steps: u64) {
+fn run(server: impl Fn(CacheMode) -> Option<Server>, cache_mode: CacheMode, seed: u64, steps: u64) {
     let Some(mut rig) = server(cache_mode) else { return };
     let plain = rig.source.parent().unwrap().join("plain");
     fs::create_dir(&plain).unwrap();
@@ -432,10 +432,15 @@ fn steps() -> u64 {
 
 #[test]
 fn a_write_through_mount_agrees_with_a_plain_directory() {
-    octavo_random::for_seeds(1..2, |seed| run(CacheMode::Writethrough, seed, steps()));
+    octavo_random::for_seeds(1..2, |seed| run(server, CacheMode::Writethrough, seed, steps()));
 }
 
 #[test]
 fn a_write_back_mount_agrees_with_a_plain_directory() {
-    octavo_random::for_seeds(2..3, |seed| run(CacheMode::Writeback, seed, steps()));
+    octavo_random::for_seeds(2..3, |seed| run(server, CacheMode::Writeback, seed, steps()));
+}
+
+#[test]
+fn a_mount_with_leases_agrees_with_a_plain_directory() {
+    octavo_random::for_seeds(3..4, |seed| run(lease_server, CacheMode::Writeback, seed, steps()));
 }
