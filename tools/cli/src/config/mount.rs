@@ -127,16 +127,17 @@ impl Pattern {
 
 impl Parse for Coherence {
     fn expected() -> String {
-        "\"close-to-open\" or \"exclusive\"".into()
+        "\"close-to-open\", \"lease\" or \"exclusive\"".into()
     }
 
     fn parse(text: &str) -> Result<Coherence, String> {
         match text {
             "close-to-open" => Ok(Coherence::CloseToOpen),
+            "lease" => Ok(Coherence::Lease),
             "exclusive" => Ok(Coherence::Exclusive),
             _ => Err(format!(
                 "unknown mode \"{text}\"; {}",
-                suggest::of(text, &["close-to-open", "exclusive"])
+                suggest::of(text, &["close-to-open", "lease", "exclusive"])
             )),
         }
     }

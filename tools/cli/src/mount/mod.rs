@@ -49,6 +49,8 @@ Options of -o (as in fstab; separated by commas):
   writeback, writethrough when writes reach SOURCE [default: writethrough]
   policy=NAME             which pages are evicted, such as octavo or lru [default: octavo]
   coherence=MODE          close-to-open: other programs may change SOURCE, and each open sees it;
+                          lease: each read sees it, and files that are open for writing are not
+                          cached;
                           exclusive: no other program changes SOURCE, which saves requests
                           [default: close-to-open]
   attr_timeout=SECONDS    how long the kernel keeps names and attributes
