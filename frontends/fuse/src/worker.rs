@@ -233,9 +233,12 @@ impl Worker {
             let bytes = read.map_or(&[][..], |len| &self.received[..len]);
             return self.device.reply(unique, read.map(drop), bytes);
         }
-        if self.resident.reply(&self.device, unique, &open.file.object(), offset, len) {
-            return;
+        let object = open.file.object();
+        if self.resident.reply(&self.device, unique, &object, offset, len) {
+            // After the reply: the program goes on meanwhile.
+            return self.queue.note_hit(&object, offset, len as u64);
         }
+        drop(object);
         if let Some(buffer) = self.cache.buffer(len) {
             let op = Op::Read { offset, len, buffer };
             return self.add(head.pid, op, Pending::Read { unique, len, open });

@@ -21,6 +21,7 @@ use std::time::Duration;
 use self::service::{Service, advise, service};
 use crate::error::Error;
 use crate::flight::{Batch, Crew, Descriptor, Ended, Job, LANE_BYTES, Lane, Object, poll_only};
+use crate::position::ByteOffset;
 use crate::request::{Completion, Interest, Request};
 use crate::sync::{Arc, Ordering};
 
@@ -197,6 +198,34 @@ impl Queue {
         // Wakes threads that found a page busy because of this queue before the page's I/O was in
         // flight.
         lane.leave();
+    }
+
+    /// Tells the cache that the caller has read a range of resident bytes without this queue, by
+    /// pins for example. Reads ahead, in the background, if the range belongs to a sequential
+    /// stream that has come to what was read ahead last. Requests to the queue do this themselves.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// # let mut queue = cache.queue()?;
+    /// # object.read_at(8192, &mut [0])?;
+    /// if let Some(pin) = object.try_pin(8192)? {
+    ///     queue.note_hit(&object, 8192, pin.len() as u64);
+    /// }
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn note_hit(&mut self, object: &Object, offset: u64, len: u64) {
+        let inner = &object.inner;
+        let pages = inner.partition.page_size.page_range(ByteOffset(offset), len);
+        let shared = &inner.partition.shared;
+        if !inner.streams.has_marker(&pages) || shared.is_forked() || !Arc::ptr_eq(&self.lane.shared, shared)
+        {
+            return;
+        }
+        Call::begin(self).0.lane.note_hit(inner, &pages);
     }
 
     /// Returns the number of requests submitted and not yet delivered.

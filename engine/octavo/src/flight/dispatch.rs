@@ -85,12 +85,18 @@ impl Lane {
     }
 
     fn begin(self: &Arc<Self>, work: &mut Work, id: TaskId) {
-        let is_read = matches!(work.tasks[id].job, Job::Read);
+        let task = &work.tasks[id];
+        let is_read = matches!(task.job, Job::Read);
+        let pages = task.page_range();
+        let passes = is_read && task.object.streams.has_marker(&pages);
+        let object = passes.then(|| task.object.clone());
         let gathered = work.gathered.len();
         self.advance(work, id);
         // The task still exists: it waits for the pages that it gathered.
         if is_read && work.gathered.len() > gathered {
             read_ahead::after_miss(self, work, id);
+        } else if let Some(object) = object {
+            read_ahead::after_hit(self, work, &object, &pages);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Read-ahead: together with a read that missed, claims the pages that its stream will probably
-//! want next. Only a task that wants such a page waits for it.
+//! Read-ahead: together with a read, claims the pages that its stream will probably want next. Only
+//! a task that wants such a page waits for it.
 //!
 //! Not here: how streams are detected (`state/streams.rs`).
 
@@ -45,6 +45,33 @@ pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
     if let Some(ahead) = wanted_next(&task.object, task.page_range()) {
         let object = task.object.clone();
         start(lane, work, &object, ahead);
+    }
+}
+
+/// Does the same for a read that hit, if its stream has come to what was read ahead last.
+pub(crate) fn after_hit(
+    lane: &Arc<Lane>,
+    work: &mut Work,
+    object: &Arc<ObjectInner>,
+    pages: &Range<PageIndex>,
+) {
+    if lane.is_spare() {
+        return;
+    }
+    let partition = &*object.partition;
+    if let Some(ahead) = object.streams.passed(pages, || partition.window_pages()) {
+        start(lane, work, object, ahead);
+    }
+}
+
+impl Lane {
+    /// Does the same for a read that was no task.
+    pub fn note_hit(self: &Arc<Self>, object: &Arc<ObjectInner>, pages: &Range<PageIndex>) {
+        let mut work = self.work();
+        after_hit(self, &mut work, object, pages);
+        self.flush(&mut work);
+        drop(work);
+        self.leave();
     }
 }
 

@@ -1,13 +1,17 @@
 //! Read-ahead: detects streams of reads, and determines the pages to bring in together with a read
-//! that missed.
+//! that missed, or while a stream reads what was read ahead.
 //!
 //! A *stream* is a sequence of misses whose positions are adjacent or equally far apart. An object
 //! follows up to 8 streams, so it can tell concurrent readers apart. The last pages that a stream
 //! read ahead determine where its next miss is expected. A miss there confirms the stream. Its
 //! *window*, the number of pages to read ahead, then doubles, up to the partition's limit. The
 //! pages after the miss are claimed as *ahead* (see the table's `claim_ahead`) and read in the same
-//! I/O if they are adjacent. Hits are not examined, so they pay nothing; a stream waits for the
-//! store once per window.
+//! I/O if they are adjacent.
+//!
+//! The first page of a sequential stream's window is its *marker*. When a request to a queue reads
+//! it, the next window is claimed, so the store works while the stream reads the present one.
+//! Blocking reads that hit are not examined, so they pay nothing; their streams wait for the store
+//! once per window.
 //!
 //! *Success and waste.* The table counts the pages that were read ahead and then requested (used),
 //! and those that were evicted before any request (wasted). If more than a quarter of a partition's
@@ -21,7 +25,7 @@ use std::ops::Range;
 
 use crate::position::PageIndex;
 use crate::request::Advice;
-use crate::sync::{AtomicU32, Mutex, Ordering, lock};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// Streams that an object follows.
 const STREAMS: usize = 8;
@@ -39,6 +43,9 @@ const STRIDED_SHARE: u32 = 8;
 /// Most pages that a sequential stream may skip, because they were resident or are not requested.
 const GAP_MAX: u64 = 8;
 
+/// No page has this number.
+const NO_PAGE: u64 = u64::MAX;
+
 /// Number of pages used or wasted after which the windows may grow or shrink.
 const JUDGED_PAGES: u64 = 256;
 
@@ -46,6 +53,8 @@ const JUDGED_PAGES: u64 = 256;
 pub(crate) struct Streams {
     /// The number of the `Advice` in force, which is about all later reads.
     mode: AtomicU32,
+    /// The markers of the streams, `NO_PAGE` if there is none. Changed under the lock.
+    markers: [AtomicU64; STREAMS],
     known: Mutex<Known>,
 }
 
@@ -68,6 +77,8 @@ struct Stream {
     /// `next`.
     from: PageIndex,
     next: PageIndex,
+    /// The first page of the last window of a sequential stream.
+    marker: PageIndex,
     window: u32,
     used: u64,
 }
@@ -82,7 +93,11 @@ pub(crate) struct Ahead {
 
 impl Streams {
     pub fn new() -> Streams {
-        Streams { mode: AtomicU32::new(Advice::Normal as u32), known: Mutex::new(Known::default()) }
+        Streams {
+            mode: AtomicU32::new(Advice::Normal as u32),
+            markers: [const { AtomicU64::new(NO_PAGE) }; STREAMS],
+            known: Mutex::new(Known::default()),
+        }
     }
 
     /// Applies advice to all later reads.
@@ -126,7 +141,9 @@ impl Streams {
             let oldest = (0..STREAMS).min_by_key(|at| known.streams[*at].used).expect("there are some");
             known.streams[oldest] = Stream { first, end, used: clock, ..Stream::default() };
             let stream = &mut known.streams[oldest];
-            return self.is_advised(Advice::Sequential).then(|| stream.go_on(1, end, most())).flatten();
+            let ahead = self.is_advised(Advice::Sequential).then(|| stream.go_on(1, end, most())).flatten();
+            self.mark(oldest, stream);
+            return ahead;
         };
         let stream = &mut known.streams[at];
         let stride = if stream.confirmed > 0 { stream.stride } else { stream.follows(first).unwrap_or(0) };
@@ -134,7 +151,44 @@ impl Streams {
         let window = if stream.confirmed > 0 { stream.window } else { 0 };
         *stream = Stream { first, end, stride, window, confirmed: stream.confirmed, used: clock, ..*stream };
         // Two misses make a sequential stream, three a strided one.
-        if is_known { stream.go_on(stride, if stride == 1 { end } else { first }, most()) } else { None }
+        let from = if stride == 1 { end } else { first };
+        let ahead = is_known.then(|| stream.go_on(stride, from, most())).flatten();
+        self.mark(at, stream);
+        ahead
+    }
+
+    /// Whether a range contains the marker of a stream. A hint.
+    #[inline(always)]
+    pub fn has_marker(&self, pages: &Range<PageIndex>) -> bool {
+        // Relaxed: `passed` looks again.
+        self.markers.iter().any(|marker| pages.contains(&PageIndex(marker.load(Ordering::Relaxed))))
+    }
+
+    /// Notes that a read of `pages` hit. If the range contains a stream's marker, returns the pages
+    /// of its next window, at most `most()`.
+    pub fn passed(&self, pages: &Range<PageIndex>, most: impl FnOnce() -> u32) -> Option<Ahead> {
+        if !self.has_marker(pages) || self.is_advised(Advice::Random) {
+            return None;
+        }
+        let known = &mut *lock(&self.known);
+        let has_marker = |marker: &AtomicU64| pages.contains(&PageIndex(marker.load(Ordering::Relaxed)));
+        let at = self.markers.iter().position(has_marker)?;
+        known.clock += 1;
+        let stream = &mut known.streams[at];
+        stream.used = known.clock;
+        // The window that is read now may still miss.
+        let (present, next) = (stream.marker, stream.next);
+        let ahead = stream.go_on(1, next, most());
+        stream.from = present;
+        self.mark(at, stream);
+        ahead.filter(|ahead| ahead.count > 0)
+    }
+
+    /// Publishes the marker of a stream.
+    fn mark(&self, at: usize, stream: &Stream) {
+        let is_marked = stream.confirmed > 0 && stream.stride == 1 && stream.window > 0;
+        let marker = if is_marked { stream.marker.0 } else { NO_PAGE };
+        self.markers[at].store(marker, Ordering::Relaxed);
     }
 }
 
@@ -166,7 +220,7 @@ impl Stream {
             1 => Ahead { first: from, stride, count: self.window },
             _ => Ahead { first: from.checked_add_signed(stride)?, stride, count: self.window },
         };
-        self.from = from;
+        (self.from, self.marker) = (from, from);
         self.next = match stride {
             1 => from + u64::from(self.window),
             _ => ahead.first.checked_add_signed(stride.checked_mul(i64::from(self.window))?)?,
@@ -236,6 +290,28 @@ mod tests {
         assert_eq!(pages(missed(&streams, 77..78, 32)).len(), 32);
         // A miss elsewhere reads nothing ahead.
         assert_eq!(missed(&streams, 5000..5001, 32), None);
+    }
+
+    #[test]
+    fn the_next_window_begins_when_the_present_one_is_entered() {
+        let streams = Streams::new();
+        let passed = |pages: Range<u64>| {
+            let pages = PageIndex(pages.start)..PageIndex(pages.end);
+            streams.passed(&pages, || 32)
+        };
+        missed(&streams, 10..11, 32);
+        assert_eq!(pages(missed(&streams, 11..12, 32)), [12, 13, 14, 15]);
+        assert_eq!(pages(passed(12..13)), (16..24).collect::<Vec<_>>());
+        // Once for each window.
+        assert_eq!(passed(12..16), None);
+        assert_eq!(pages(passed(15..17)), (24..40).collect::<Vec<_>>());
+        assert_eq!(pages(passed(20..30)), (40..72).collect::<Vec<_>>());
+        // A miss in a window that was not there in time belongs to the stream.
+        assert_eq!(pages(missed(&streams, 30..31, 32)), (31..63).collect::<Vec<_>>());
+        assert_eq!(pages(passed(31..32)), (63..95).collect::<Vec<_>>());
+        assert_eq!(passed(200..210), None);
+        streams.advise(Advice::Random);
+        assert_eq!(passed(63..64), None);
     }
 
     #[test]

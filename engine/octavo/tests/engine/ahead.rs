@@ -2,7 +2,7 @@
 
 use crate::fixture::{PAGE, Scratch, bytes_at, complete_all, open, read_request, scene, small};
 use octavo::disk::{SimDisk, SimOptions, Store};
-use octavo::{Advice, Cache, CacheConfig, Object, Op, Partition, PartitionConfig, PolicyName};
+use octavo::{Advice, Cache, CacheConfig, Object, Op, Partition, PartitionConfig, PolicyName, Queue};
 use octavo_random::Random;
 
 fn rig(policy: PolicyName, store: Store) -> (Cache, Partition, Object) {
@@ -43,6 +43,41 @@ fn a_stream_misses_once_per_window_and_uses_what_was_read_ahead() {
     (0..2000).for_each(|page| read(&object, 10_000 + page * 5));
     let strided = partition.stat();
     assert!(strided.misses - stat.misses < 400, "{strided:?}");
+}
+
+/// A stream waits for the store at its beginning. It used to wait once for each window; now what
+/// comes next is there, or on its way.
+#[test]
+fn a_stream_of_requests_to_a_queue_misses_only_at_its_beginning() {
+    let (cache, partition, object) = rig(PolicyName::Octavo, numbered(20_000));
+    let mut queue = cache.queue().unwrap();
+    // What is on its way arrives before the next read.
+    let arrive = |queue: &mut Queue| {
+        while !queue.at_rest() {
+            queue.wait(0, |completion| completion.result.unwrap());
+        }
+    };
+    for page in 0..4000 {
+        queue.submit(&object, [read_request(page, page * PAGE, 8)]);
+        arrive(&mut queue);
+    }
+    let by_requests = partition.stat();
+    assert!(by_requests.misses < 8, "{by_requests:?}");
+    assert!(by_requests.ahead_used > 3900, "{by_requests:?}");
+    // Reads by pins, whose hits the reader notes.
+    for page in 10_000..14_000u64 {
+        match object.try_pin(page * PAGE).unwrap() {
+            Some(pin) => assert_eq!(pin[..8], page.to_le_bytes()),
+            None => {
+                queue.submit(&object, [read_request(page, page * PAGE, 8)]);
+            }
+        }
+        queue.note_hit(&object, page * PAGE, PAGE);
+        arrive(&mut queue);
+    }
+    let stat = partition.stat();
+    assert!(stat.misses - by_requests.misses < 8, "{stat:?}");
+    assert!(stat.ahead_wasted < 200, "{stat:?}");
 }
 
 #[test]
