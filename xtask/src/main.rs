@@ -19,6 +19,7 @@ mod layers;
 mod miri;
 mod models;
 mod mount;
+mod program;
 mod step;
 mod steps;
 mod testing;
@@ -82,8 +83,10 @@ fn help() {
     println!("cargo xtask STEP [STEP..]   runs steps that are not a part of the gate:");
     list(steps::LONG);
     println!("cargo xtask vm              runs guests on vhost-user disks (qemu, minutes)");
-    println!("cargo xtask mount [--operations N] [--seconds N] [DIRECTORY]");
-    println!("                            runs pjdfstest, fsx, fio and stress-ng on mounts (root, minutes)");
+    println!("cargo xtask mount [--suite NAME].. [OPTION..] [DIRECTORY]");
+    println!(
+        "                            runs pjdfstest, fsx, fio, stress-ng, SQLite and git on mounts (root)"
+    );
     println!("cargo xtask fuzz [--seconds N] [TARGET..]");
     println!("                            fuzzes the code that parses traces and other untrusted input");
 }

@@ -1,21 +1,26 @@
 //! `cargo xtask mount`: the suites of others on `octavo mount` and on a plain directory beside it.
 //!
-//! pjdfstest, fsx, fio with verification and stress-ng's file stressors run in a directory, and on
-//! a mount in each cache mode. What ends otherwise on the mount is a difference. Each difference is
-//! explained in [`EXPLAINED`], or the command fails.
+//! pjdfstest, fsx, fio with verification, stress-ng's file stressors, and the tests of SQLite and
+//! git run in a directory, and on a mount in each cache mode. What ends otherwise on the mount is a
+//! difference. Each difference is explained in [`EXPLAINED`], or the command fails.
 //!
-//! Not in the gate, because it takes minutes and needs root and programs that Debian does not have.
+//! A suite that is not installed is skipped. Not in the gate, because it takes minutes and needs
+//! root and programs that Debian does not have.
 
+mod load;
 mod suites;
+mod trees;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cargo::{cargo, succeeds, target_of};
+use crate::cargo::succeeds;
+use crate::program::{self, Folder};
 use crate::step::Outcome;
-use suites::{Endings, Load, SUITES};
+use load::{Endings, Load};
+use suites::{SUITES, Suite};
 
 /// Differences that the kernel makes: suite, test, ending on the mount, and why.
 const EXPLAINED: &[[&str; 4]] = &[
@@ -28,7 +33,8 @@ const EXPLAINED: &[[&str; 4]] = &[
     ["stress-ng", "fiemap", "skipped", "the kernel has no FIEMAP for file systems of FUSE"],
 ];
 
-const USAGE: &str = "usage: cargo xtask mount [--operations N] [--seconds N] [DIRECTORY]";
+const USAGE: &str = "usage: cargo xtask mount [--operations N] [--seconds N] [--suite NAME].. \
+    [--sqlite TREE [--permutation NAME]..] [--git TREE [--script BEGINNING]..] [DIRECTORY]";
 
 /// The longest time until a directory is mounted or unmounted.
 const MOUNT_TIME_MAX: Duration = Duration::from_secs(60);
@@ -39,90 +45,98 @@ pub fn run(words: &[&str], root: &Path) -> bool {
         Ok((load, directory)) => prepare_and_compare(root, &load, &directory),
         Err(what) => Outcome::Failed(what),
     };
-    match outcome {
-        Outcome::Passed => {
-            println!("mount: passed");
-            true
-        }
-        Outcome::Skipped(why) => {
-            println!("SKIPPED: {why}");
-            true
-        }
-        Outcome::Failed(what) => {
-            println!("mount: {what}");
-            false
-        }
-    }
+    program::finish("mount", outcome)
 }
 
 fn parse(words: &[&str]) -> Result<(Load, PathBuf), String> {
     let (mut load, mut directory) = (Load::default(), std::env::temp_dir());
+    let (mut permutations, mut scripts) = (Vec::new(), Vec::new());
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let mut number = || words.next().and_then(|word| word.parse().ok()).ok_or(USAGE);
+        if !word.starts_with('-') {
+            directory = absolute(word)?;
+            continue;
+        }
+        let value = *words.next().ok_or(USAGE)?;
         match *word {
-            "--operations" => load.operations = number()?,
-            "--seconds" => load.seconds = number()?,
-            path if !path.starts_with('-') => directory = PathBuf::from(path),
+            "--operations" => load.operations = value.parse().map_err(|_| USAGE)?,
+            "--seconds" => load.seconds = value.parse().map_err(|_| USAGE)?,
+            "--suite" if SUITES.iter().any(|suite| suite.name == value) => load.only.push(value.into()),
+            "--sqlite" => load.sqlite = Some(absolute(value)?),
+            "--permutation" => permutations.push(value.to_owned()),
+            "--git" => load.git = Some(absolute(value)?),
+            "--script" => scripts.push(value.to_owned()),
             _ => return Err(USAGE.into()),
         }
+    }
+    if !permutations.is_empty() {
+        load.permutations = permutations;
+    }
+    if !scripts.is_empty() {
+        load.scripts = scripts;
     }
     Ok((load, directory))
 }
 
+fn absolute(path: &str) -> Result<PathBuf, String> {
+    std::fs::canonicalize(path).map_err(|error| format!("{path}: {error}"))
+}
+
 fn prepare_and_compare(root: &Path, load: &Load, directory: &Path) -> Outcome {
-    let missing: Vec<&str> = SUITES.iter().map(|suite| suite.name).filter(|name| !runs(name)).collect();
-    if !missing.is_empty() {
-        return Outcome::Skipped(format!(
-            "not installed: {}; `cargo install pjdfstest fsx` and `apt install fio stress-ng` install all",
-            missing.join(" ")
-        ));
+    let mut suites = Vec::new();
+    for suite in SUITES.iter().filter(|suite| load.includes(suite.name)) {
+        match (suite.is_here)(load) {
+            true => suites.push(suite),
+            false => println!("SKIPPED: {}; to get it: {}", suite.name, suite.source),
+        }
+    }
+    if suites.is_empty() {
+        return Outcome::Skipped("no suite is installed".into());
     }
     if !succeeds(Command::new("test").args(["-w", "/dev/fuse", "-a", "-O", "/"])) {
-        return Outcome::Skipped(
-            "it needs /dev/fuse, and root, because pjdfstest becomes other users".into(),
-        );
+        return Outcome::Skipped("it needs /dev/fuse, and root, because suites become other users".into());
     }
-    match cargo(root, &["build", "--locked", "-p", "octavo-cli"], &[]) {
-        Outcome::Passed => {}
-        other => return other,
-    }
-    let program = PathBuf::from(target_of(root, "debug/octavo"));
-    let folder = directory.join(format!("octavo-mount-{}", std::process::id()));
-    let compared = compare(&program, load, &folder);
-    let _ = std::fs::remove_dir_all(&folder);
-    match compared {
+    let program = match program::octavo(root) {
+        Ok(program) => program,
+        Err(outcome) => return outcome,
+    };
+    let folder = match Folder::new(directory, "mount") {
+        Ok(folder) => folder,
+        Err(outcome) => return outcome,
+    };
+    match compare(&program, &suites, load, &folder) {
         Ok(0) => Outcome::Passed,
         Ok(count) => Outcome::Failed(format!("{count} differences are not explained")),
         Err(what) => Outcome::Failed(what),
     }
 }
 
-fn runs(program: &str) -> bool {
-    let version = if program == "pjdfstest" { "--help" } else { "--version" };
-    succeeds(Command::new(program).arg(version))
-}
-
 /// Runs all suites in a directory and on mounts. Returns how many differences are not explained.
-fn compare(program: &Path, load: &Load, folder: &Path) -> Result<usize, String> {
+fn compare(program: &Path, suites: &[&Suite], load: &Load, folder: &Path) -> Result<usize, String> {
     let path = |name: &str| folder.join(name);
     for name in ["plain", "source", "mount", "artifacts"] {
         std::fs::create_dir_all(path(name)).map_err(|error| format!("{}: {error}", path(name).display()))?;
     }
-    let plain = run_suites("plain", &path("plain"), load, &path("artifacts"))?;
+    let plain = run_suites("plain", &path("plain"), suites, load, &path("artifacts"))?;
     let mut unexplained = 0;
     for mode in ["writethrough", "writeback"] {
         let mut mounted = Mounted::start(program, &path("source"), &path("mount"), mode)?;
-        let on_mount = run_suites(mode, &path("mount"), load, &path("artifacts"));
+        let on_mount = run_suites(mode, &path("mount"), suites, load, &path("artifacts"));
         mounted.stop()?;
-        unexplained += report(mode, &plain, &on_mount?);
+        unexplained += report(mode, suites, &plain, &on_mount?);
     }
     Ok(unexplained)
 }
 
-fn run_suites(what: &str, directory: &Path, load: &Load, artifacts: &Path) -> Result<Vec<Endings>, String> {
+fn run_suites(
+    what: &str,
+    directory: &Path,
+    suites: &[&Suite],
+    load: &Load,
+    artifacts: &Path,
+) -> Result<Vec<Endings>, String> {
     let mut all = Vec::new();
-    for suite in SUITES {
+    for suite in suites {
         let start = Instant::now();
         let endings =
             (suite.run)(directory, load, artifacts).map_err(|why| format!("{}: {why}", suite.name))?;
@@ -136,9 +150,9 @@ fn run_suites(what: &str, directory: &Path, load: &Load, artifacts: &Path) -> Re
 }
 
 /// Prints the differences. Returns how many are not explained.
-fn report(mode: &str, plain: &[Endings], on_mount: &[Endings]) -> usize {
+fn report(mode: &str, suites: &[&Suite], plain: &[Endings], on_mount: &[Endings]) -> usize {
     let mut unexplained = 0;
-    for ((suite, plain), on_mount) in SUITES.iter().zip(plain).zip(on_mount) {
+    for ((suite, plain), on_mount) in suites.iter().zip(plain).zip(on_mount) {
         let names: std::collections::BTreeSet<&String> = plain.keys().chain(on_mount.keys()).collect();
         for name in names {
             let ending = |endings: &Endings| endings.get(name).map_or("ok", String::as_str).to_owned();

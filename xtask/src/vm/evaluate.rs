@@ -140,7 +140,7 @@ fn start(kit: &Kit, disks: &[Disk], is_alone: bool, policy: &str) -> Result<Serv
 /// Makes the disks: two of random bytes, one with 4000 files of 1 to 15 KiB, one with a database.
 fn make_images(kit: &Kit, disks: &[Disk]) -> Result<(), String> {
     let shell = |script: &str| {
-        let done = succeeds(Command::new("bash").args(["-e", "-c", script]).current_dir(&kit.folder));
+        let done = succeeds(Command::new("bash").args(["-e", "-c", script]).current_dir(&*kit.folder));
         if done { Ok(()) } else { Err(format!("this failed: {script}")) }
     };
     shell("for disk in random scan; do head -c 64M /dev/urandom > $disk.raw; done")?;

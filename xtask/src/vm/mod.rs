@@ -37,20 +37,7 @@ pub fn run(words: &[&str], root: &Path) -> bool {
         ["--evaluate", names @ ..] => with_kit(root, |kit| evaluate::run(kit, names)),
         _ => Outcome::Failed("usage: cargo xtask vm [--evaluate [random] [files] [database]]".into()),
     };
-    match outcome {
-        Outcome::Passed => {
-            println!("vm: passed");
-            true
-        }
-        Outcome::Skipped(why) => {
-            println!("SKIPPED: {why}");
-            true
-        }
-        Outcome::Failed(what) => {
-            println!("vm: {what}");
-            false
-        }
-    }
+    crate::program::finish("vm", outcome)
 }
 
 fn with_kit(root: &Path, run: impl FnOnce(&Kit) -> Result<(), String>) -> Outcome {
