@@ -252,6 +252,49 @@ fn a_lease_is_given_back_when_no_more_signals_can_wait() {
     server.stop();
 }
 
+/// The kernel takes a lease away that is not given back in time. Takes 45 s.
+#[test]
+#[ignore = "waits for /proc/sys/fs/lease-break-time"]
+fn a_server_that_was_stopped_too_long_serves_nothing_old() {
+    let Some(mut server) = lease_server(CacheMode::Writethrough) else { return };
+    let (above, below) = (server.target.join("file"), server.source.join("file"));
+    fs::write(&below, vec![1; LEN]).unwrap();
+    assert!(fs::read(&above).unwrap() == [1; LEN]);
+    let kept: Vec<File> = (0..8).map(|_| File::open(&above).unwrap()).collect();
+    assert!(kept.iter().all(|file| read(file) == [1; LEN]));
+    let signal = |signal| rustix::process::kill_process(server.process(), signal).unwrap();
+    signal(rustix::process::Signal::STOP);
+    writer(&below).write_all_at(&[2; LEN], 0).unwrap();
+    std::thread::scope(|scope| {
+        for file in &kept {
+            scope.spawn(|| assert!(read(file) == [2; LEN]));
+        }
+        // The reads wait when the server goes on.
+        std::thread::sleep(Duration::from_millis(300));
+        signal(rustix::process::Signal::CONT);
+    });
+    drop(kept);
+    server.stop();
+}
+
+#[test]
+fn files_that_are_closed_for_others_give_their_leases_back() {
+    let coherence = Coherence::Lease;
+    let options = MountOptions { coherence, files_max: 16, ..MountOptions::default() };
+    let Some(rig) = rig_with(CacheMode::Writethrough, &options) else { return };
+    for number in 0..40 {
+        let name = format!("file{number}");
+        fs::write(rig.source.join(&name), vec![number; LEN]).unwrap();
+        assert!(fs::read(rig.target.join(&name)).unwrap() == [number; LEN]);
+    }
+    let stat = stat(&rig);
+    assert!(stat.leases <= 17 && stat.leases >= 10, "{stat:?}");
+    for number in 0..40 {
+        writer(&rig.source.join(format!("file{number}"))).write_all_at(b"new", 0).unwrap();
+        assert!(fs::read(rig.target.join(format!("file{number}"))).unwrap().starts_with(b"new"));
+    }
+}
+
 #[test]
 fn a_mapping_shows_what_another_program_has_written_once_the_lease_is_back() {
     let Some(mut server) = lease_server(CacheMode::Writethrough) else { return };

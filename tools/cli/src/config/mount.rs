@@ -148,6 +148,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn modes_of_coherence_have_names() {
+        assert_eq!(Coherence::parse("lease"), Ok(Coherence::Lease));
+        assert_eq!(Coherence::parse("close-to-open"), Ok(Coherence::default()));
+        assert!(Coherence::parse("leases").unwrap_err().contains("lease"));
+    }
+
+    #[test]
     fn patterns_match_paths_names_and_everything_below() {
         for (pattern, yes, no) in [
             ("/home/*/", &["home/ann/x", "home/ann/a/b"][..], &["home/x", "x/home/ann/x"][..]),
