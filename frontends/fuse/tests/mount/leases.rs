@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use octavo::CacheMode;
 use octavo_fuse::{Coherence, MountOptions, MountStat};
 use rustix::process::{Resource, Rlimit};
+use rustix::thread::CapabilitySet;
 
 use crate::mapping::Mapping;
 use crate::programs::{program, run};
@@ -250,6 +251,29 @@ fn a_lease_is_given_back_when_no_more_signals_can_wait() {
         assert!(begin.elapsed() < PATIENCE);
     }
     server.stop();
+}
+
+/// Without CAP_LEASE, a server has no leases for other users' files.
+#[test]
+fn a_file_for_which_there_is_no_lease_is_read_without_the_cache() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root gives files away");
+    }
+    // The threads of the mount get the capabilities of this one.
+    let mut sets = rustix::thread::capabilities(None).unwrap();
+    sets.effective -= CapabilitySet::LEASE;
+    sets.permitted -= CapabilitySet::LEASE;
+    rustix::thread::set_capabilities(None, sets).unwrap();
+    let Some(rig) = lease_rig() else { return };
+    let (above, below) = (rig.target.join("file"), rig.source.join("file"));
+    fs::write(&below, vec![0; LEN]).unwrap();
+    std::os::unix::fs::chown(&below, Some(65534), None).unwrap();
+    let kept = File::open(&above).unwrap();
+    for round in 1..=50_u8 {
+        writer(&below).write_all_at(&[round; LEN], 0).unwrap();
+        assert!(read(&kept) == [round; LEN] && fs::read(&above).unwrap() == [round; LEN]);
+    }
+    assert_eq!((stat(&rig).leases, rig.partition.stat().fills), (0, 0));
 }
 
 /// The kernel takes a lease away that is not given back in time. Takes 45 s.
