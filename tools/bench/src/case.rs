@@ -146,6 +146,10 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverName(pub String);
 
+/// What a program does. The driver checks it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job(pub String);
+
 /// Bytes: `4096` or `"1GiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
@@ -203,6 +207,8 @@ macro_rules! keys {
             pub seconds: Option<f64>,
             /// Whether each operation is timed. Default: the driver's.
             pub timed: Option<bool>,
+            /// Whether the case runs only if the user names it, because it takes long.
+            pub by_name: bool,
             $($(#[$doc])* pub $key: $kind,)*
         }
 
@@ -216,6 +222,7 @@ macro_rules! keys {
             pub clock: Option<Clock>,
             pub seconds: Option<f64>,
             pub timed: Option<bool>,
+            pub by_name: Option<bool>,
             $(pub $key: Option<Many<$kind>>,)*
         }
 
@@ -229,6 +236,7 @@ macro_rules! keys {
                     clock: self.clock.or(other.clock),
                     seconds: self.seconds.or(other.seconds),
                     timed: self.timed.or(other.timed),
+                    by_name: self.by_name.or(other.by_name),
                     $($key: self.$key.or_else(|| other.$key.clone()),)*
                 }
             }
@@ -242,6 +250,7 @@ macro_rules! keys {
                     clock: self.clock,
                     seconds: self.seconds,
                     timed: self.timed,
+                    by_name: self.by_name.unwrap_or(false),
                     $($key: $default,)*
                 }];
                 $(
@@ -345,6 +354,12 @@ keys! {
     load: Load = Load::Near;
     /// Threads of each contestant.
     threads: Threads = Threads(1);
+    /// What a program does, in the words of its driver.
+    job: Job = Job(String::new());
+    /// The limit on the memory of programs, besides what caches their files.
+    programs: Size = Size(32 << 20);
+    /// Bytes of a program's files, in percent of the memory.
+    files_percent: Count = Count(200);
 }
 
 impl Size {
@@ -402,6 +417,7 @@ macro_rules! parameters {
 
 parameters! {
     DriverName: |driver| &*driver.0;
+    Job: |job| &*job.0;
     Threads: |threads| threads.0;
     Count: |count| count.0;
     Percent: |percent| u64::from(percent.0);
@@ -459,6 +475,7 @@ macro_rules! from_scalar {
 
 from_scalar! {
     DriverName: |_| Err("a driver is a name".to_owned()), |name: &str| Ok(DriverName(name.into()));
+    Job: |_| Err("a job is a word".to_owned()), |job: &str| Ok(Job(job.into()));
     Size: |bytes| u64::try_from(bytes).map(Size).map_err(|_| "a size is not negative".to_owned()), Size::parse;
     Pattern: |_| Err("a workload is a line of text".to_owned()), Pattern::parse;
     Threads: |count| positive(count).map(Threads), threads;

@@ -40,8 +40,12 @@ impl Job {
     /// Runs the job. Returns operations per second.
     pub fn run(&self, time: Duration) -> Result<f64, Error> {
         let fio = installed().ok_or_else(|| Error::new("fio is not installed"))?;
+        self.run_as(Command::new(fio), time)
+    }
+
+    /// Runs the job by a command that starts fio. Returns operations per second.
+    pub fn run_as(&self, mut command: Command, time: Duration) -> Result<f64, Error> {
         let time = if self.quick { time } else { time.max(SLICE_MIN) };
-        let mut command = Command::new(fio);
         command.args(["--name=bench", "--output-format=terse", "--terse-version=3", "--time_based"]);
         command.arg(format!("--runtime={}ms", time.as_millis().max(50)));
         let output =

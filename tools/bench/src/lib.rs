@@ -16,6 +16,7 @@
 //! | `drivers/` | the table of drivers; what contestants do in a case |
 //! | `scratch.rs`, `fio.rs` | files to measure on; fio as a contestant |
 //! | `stage.rs` | what drivers share: the run, the measured cache, the shape of a driver |
+//! | `group.rs` | memory control groups |
 //! | `rival.rs` | other authors' caches as contestants |
 //! | `progress.rs` | progress for the user |
 //! | `report.rs` | rows and their table |
@@ -37,6 +38,7 @@ mod content;
 mod drivers;
 mod error;
 mod fio;
+mod group;
 mod machine;
 mod page;
 mod progress;
@@ -54,6 +56,7 @@ mod value;
 
 pub use case::{Case, Value};
 pub use content::PAGE_BYTES;
+pub use drivers::apps::flows::serve as serve_flow;
 pub use drivers::bounded::serve as serve_bounded;
 pub use error::Error;
 pub use octavo::disk::{AlignedBytes, Store};

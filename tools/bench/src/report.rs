@@ -6,7 +6,7 @@
 use octavo_draw::{Table, nanoseconds, rate};
 use serde::Serialize;
 
-use crate::case::{Case, Value};
+use crate::case::{Case, Clock, Value};
 use crate::content::PAGE_BYTES;
 use crate::machine;
 use crate::statistics::{Spread, median, ratios};
@@ -161,11 +161,17 @@ impl Row {
     /// Adds the figures of `teams` from their `slices`, in the same order. The reference is the
     /// fastest of those that the case names.
     pub fn compare(&mut self, case: &Case, plan: Plan, teams: &[Team<'_>], slices: &[Slices]) {
+        let names: Vec<&str> = teams.iter().map(|team| team.name).collect();
+        self.compare_named(case, plan.pace.clock, &names, slices);
+    }
+
+    /// As [`compare`](Row::compare), for contestants that are not teams.
+    pub fn compare_named(&mut self, case: &Case, clock: Clock, names: &[&str], slices: &[Slices]) {
         let Some(first) = slices.first() else { return };
-        for (team, slices) in teams.iter().zip(slices) {
+        for (name, slices) in names.iter().zip(slices) {
             let percentile = |share| slices.times.as_ref().map(|times| times.percentile_ns(share));
             self.contestants.push(Standing {
-                name: team.name.into(),
+                name: (*name).into(),
                 ops_per_s: Spread::of(&slices.rates),
                 ratio: Spread::of(&ratios(&first.rates, &slices.rates)),
                 store_pages_per_op: None,
@@ -176,7 +182,7 @@ impl Row {
         }
         self.ops_per_s = Some(median(&first.rates));
         self.n = first.rates.len();
-        self.clock = plan.pace.clock.name();
+        self.clock = clock.name();
         let named = self.contestants.iter().filter(|standing| case.reference.contains(&standing.name));
         let fastest = named.max_by(|a, b| a.ops_per_s.median.total_cmp(&b.ops_per_s.median));
         self.compared = fastest.map(|reference| Compared {

@@ -173,6 +173,13 @@ impl Directory {
         std::fs::create_dir(&path).map_err(Error::at(&path.display().to_string()))?;
         Ok(Directory(path))
     }
+
+    /// Creates a directory on the disk under test, at the path that the user gave for files.
+    pub fn on_disk(run: &Run<'_>) -> Result<Directory, Error> {
+        let path = run.options.file.clone();
+        std::fs::create_dir(&path).map_err(Error::at(&path.display().to_string()))?;
+        Ok(Directory(path))
+    }
 }
 
 impl Drop for Directory {

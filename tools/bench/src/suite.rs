@@ -46,6 +46,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("nbd", include_str!("../suites/nbd.toml")),
     ("vhost", include_str!("../suites/vhost.toml")),
     ("fuse", include_str!("../suites/fuse.toml")),
+    ("apps", include_str!("../suites/apps.toml")),
     ("numa", include_str!("../suites/numa.toml")),
     ("twins", include_str!("../suites/twins.toml")),
     ("partitions", include_str!("../suites/partitions.toml")),
@@ -220,6 +221,18 @@ impl Suite {
         case.unwrap_or_else(|| panic!("{name} is no case")).clone().with_memory_bytes(8 << 20)
     }
 
+    /// Keeps the cases that the user names: by a pattern, or by the first words of names (`fio` for
+    /// `fio_random_50`). If `names` is empty, keeps all that do not have to be named.
+    pub fn retain(&mut self, names: &[String]) {
+        let is_named = |case: &Case| {
+            names.iter().any(|name| {
+                let rest = case.name.strip_prefix(&**name);
+                matches(name, &case.name) || rest.is_some_and(|rest| rest.starts_with('_'))
+            })
+        };
+        self.cases.retain(|case| if names.is_empty() { !case.by_name } else { is_named(case) });
+    }
+
     /// Returns the same cases with another size of the cache's frames, in bytes.
     pub fn with_memory_bytes(mut self, bytes: u64) -> Result<Suite, Error> {
         for case in &mut self.cases {
@@ -285,6 +298,20 @@ y = \"ops_per_s\"
         assert_eq!(suite.cases[0].memory.0, 1 << 30);
         let quick = Suite::parse("s", "s.toml", SMALL, true, &[]).unwrap();
         assert_eq!(quick.cases[0].memory.0, 16 << 20);
+    }
+
+    #[test]
+    fn cases_are_chosen_by_patterns_and_by_first_words() {
+        let chosen = |names: &[&str]| {
+            let mut suite = parse(&SMALL.replace("threads = [1, \"1x\", \"2x\"]", "threads = 1")).unwrap();
+            suite.cases[0].by_name = true;
+            suite.retain(&names.iter().map(|name| name.to_string()).collect::<Vec<_>>());
+            suite.cases.into_iter().map(|case| case.name).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&[]), ["single_4096_1", "batch_128_1", "batch_4096_1"]);
+        assert_eq!(chosen(&["single"]), ["single_128_1", "single_4096_1"]);
+        assert_eq!(chosen(&["*_128_1", "batch_4096_1"]), ["single_128_1", "batch_128_1", "batch_4096_1"]);
+        assert!(chosen(&["sing", "batch_"]).is_empty());
     }
 
     #[test]

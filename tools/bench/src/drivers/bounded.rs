@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ use octavo_random::mix;
 use crate::case::{Case, Mix, Place};
 use crate::content::{self, PAGE_BYTES};
 use crate::error::Error;
+use crate::group::Group;
 use crate::reference::{DirectFile, expect_random};
 use crate::report::Row;
 use crate::scratch::{Running, Scratch, open_unlocked};
@@ -190,20 +191,10 @@ struct Process {
     _group: Option<Group>,
 }
 
-/// A control group that is removed when this is dropped.
-struct Group(PathBuf);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // If the group cannot be removed, it stays.
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 impl Process {
     fn start(name: &str, program: &Path, file: &Path, case: &Case) -> Result<Process, Error> {
         // Octavo bounds itself, and direct reads take no memory: neither needs the group.
-        let group = match make_group(name, case.memory.0) {
+        let group = match Group::new(name, case.memory.0) {
             Err(error) if name.starts_with("linux") => return Err(error),
             group => group.ok(),
         };
@@ -214,10 +205,7 @@ impl Process {
         let (Some(stdin), Some(stdout)) = (child.0.stdin.take(), child.0.stdout.take()) else {
             return Err(Error::new("a bounded process has no pipes"));
         };
-        if let Some(Group(group)) = &group {
-            let joined = std::fs::write(group.join("cgroup.procs"), child.0.id().to_string());
-            joined.map_err(Error::at("a control group"))?;
-        }
+        group.as_ref().map_or(Ok(()), |group| group.join(child.0.id()))?;
         let pipes = Mutex::new((stdin, BufReader::new(stdout)));
         let process = Process { pipes, _child: child, _group: group };
         process.ask(&format!("{name} {} {}", case.memory.0, case.policy.0.name()))?;
@@ -236,24 +224,6 @@ impl Process {
         let figures = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>();
         figures.map_err(|_| Error::new(format!("a bounded process answers \"{}\"", answer.trim())))
     }
-}
-
-/// Makes a memory control group with a limit.
-fn make_group(name: &str, limit_bytes: u64) -> Result<Group, Error> {
-    let name = format!("octavo-bench-{}-{name}", std::process::id());
-    let tried = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
-    let mut why = String::from("no memory control groups are mounted");
-    for (root, limit) in tried.into_iter().filter(|(root, _)| Path::new(root).join("cgroup.procs").exists()) {
-        let group = Group(Path::new(root).join(&name));
-        // In version 2, limits of child groups must be enabled. Version 1 has no such file.
-        let _ = std::fs::write(Path::new(root).join("cgroup.subtree_control"), "+memory");
-        let made = std::fs::create_dir(&group.0);
-        match made.and_then(|()| std::fs::write(group.0.join(limit), limit_bytes.to_string())) {
-            Ok(()) => return Ok(group),
-            Err(error) => why = format!("{}: {error}", group.0.display()),
-        }
-    }
-    Err(Error::new(why))
 }
 
 // ---- A contestant's process, from inside

@@ -3,6 +3,7 @@
 //! Each driver is one file or folder here. It imports `stage.rs` and the files below it, and at
 //! most one other driver; nothing but this table knows them all.
 
+pub mod apps;
 pub mod bounded;
 mod churn;
 mod crossing;
@@ -64,8 +65,10 @@ pub const FACTS: &[&str] = &["segments", "hit_ratio", "who"];
 
 /// Returns the driver of a case.
 fn of(case: &Case) -> Result<&'static Driver, String> {
-    DRIVERS.into_iter().find(|driver| driver.name == case.driver.0).ok_or_else(|| {
-        let known = DRIVERS.map(|driver| format!("\n  {}: {}", driver.name, driver.purpose)).concat();
+    let mut all = DRIVERS.into_iter().chain(apps::DRIVERS);
+    all.find(|driver| driver.name == case.driver.0).ok_or_else(|| {
+        let line = |driver: &Driver| format!("\n  {}: {}", driver.name, driver.purpose);
+        let known: String = DRIVERS.into_iter().chain(apps::DRIVERS).map(line).collect();
         format!("there is no driver \"{}\"; the drivers are{known}", case.driver.0)
     })
 }

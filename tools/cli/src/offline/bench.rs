@@ -22,12 +22,17 @@ Examples:
   octavo bench --list
   octavo bench hits
   octavo bench scaling --html scaling.html
+  octavo bench apps fio rocksdb            as root
   octavo bench misses --case 'disk_*' --file /mnt/nvme/scratch --json misses.jsonl
   octavo bench ./mine.toml --quick")]
 pub struct Arguments {
     /// What to measure: a suite by name, or a file of one such as ./mine.toml
-    #[arg(required_unless_present_any = ["list", "bounded_reader"])]
+    #[arg(required_unless_present_any = ["list", "bounded_reader", "flow"])]
     suite: Option<String>,
+    /// Run only these cases: names, patterns with `*`, or first words of names, such as `fio`
+    /// [default: all that do not take very long]
+    #[arg(value_name = "CASE", conflicts_with = "case")]
+    cases: Vec<String>,
     /// List the suites and their cases
     #[arg(long)]
     list: bool,
@@ -56,12 +61,18 @@ pub struct Arguments {
     /// Run as the child process whose memory is limited; for internal use
     #[arg(long, hide = true, value_name = "FILE")]
     bounded_reader: Option<PathBuf>,
+    /// Run as the child process that uses files as a server does; for internal use
+    #[arg(long, hide = true, value_name = "LINE")]
+    flow: Option<String>,
 }
 
 /// Measures, and writes JSON rows as they are measured, or a table at the end.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
     if let Some(path) = &arguments.bounded_reader {
         return octavo_bench::serve_bounded(path).map_err(|error| Error::failed(error.to_string()));
+    }
+    if let Some(line) = &arguments.flow {
+        return octavo_bench::serve_flow(line).map_err(|error| Error::failed(error.to_string()));
     }
     let usage = |error: octavo_bench::Error| Error::Usage(error.to_string());
     let mut suites = match &arguments.suite {
@@ -75,13 +86,12 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         let with = |suite: Suite| suite.with_memory_bytes(bytes);
         suites = suites.into_iter().map(with).collect::<Result<_, _>>().map_err(usage)?;
     }
-    if let Some(pattern) = &arguments.case {
-        for suite in &mut suites {
-            suite.cases.retain(|case| octavo_bench::matches(pattern, &case.name));
-        }
-        if suites.iter().all(|suite| suite.cases.is_empty()) {
-            return Err(Error::Usage(format!("--case: no case is called \"{pattern}\"")));
-        }
+    let names: Vec<String> = arguments.case.iter().chain(&arguments.cases).cloned().collect();
+    if !(arguments.list && names.is_empty()) {
+        suites.iter_mut().for_each(|suite| suite.retain(&names));
+    }
+    if suites.iter().all(|suite| suite.cases.is_empty()) {
+        return Err(Error::Usage(format!("no case is called \"{}\"", names.join("\" or \""))));
     }
     if arguments.list {
         return output::text(&suites.iter().map(described).collect::<String>());

@@ -5,6 +5,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
+use crate::mount::can_mount;
 use crate::server::{Directory, assert_has, octavo, octavo_fails, octavo_objects};
 
 fn bench(words: &[&str]) -> Output {
@@ -157,11 +158,33 @@ fn bounded_contestants_are_warm_before_they_are_timed_and_share_no_cached_page()
 }
 
 #[test]
+fn applications_run_on_a_mount_and_on_the_kernels_cache_and_leave_nothing_behind() {
+    let directory = Directory::new();
+    let file = directory.join("scratch");
+    let words =
+        ["apps", "fio_random_50_1", "filebench_varmail", "--quick", "--memory", "32MiB", "--json", "-"];
+    let rows = rows(&[&words[..], &["--file", file.to_str().unwrap()]].concat());
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        if let Some(note) = row.get("notes") {
+            assert!(!can_mount() || note.to_string().contains("only root"), "{row}");
+            return eprintln!("SKIP: {note}");
+        }
+        assert_eq!(row["n"], 3, "{row}");
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+        // The limit of the server's group.
+        assert!(row["server_bytes"].as_u64().unwrap() <= 32 << 20, "{row}");
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(file.to_str().unwrap()) && !file.exists(), "{mounts}");
+}
+
+#[test]
 fn every_other_suite_runs_to_its_end_on_tiny_sizes_and_says_what_it_measured() {
     let directory = Directory::new();
     let list = String::from_utf8(bench(&["--list"]).stdout).unwrap();
     let names = list.lines().filter(|line| !line.starts_with(' ')).filter_map(|line| line.split_once(": "));
-    let others = names.map(|(name, _)| name).filter(|name| !["hits", "misses", ""].contains(name));
+    let others = names.map(|(name, _)| name).filter(|name| !["hits", "misses", "apps", ""].contains(name));
     let mut count = 0;
     for suite in others {
         let [file, page] = ["scratch", "page.html"].map(|name| directory.join(name));
