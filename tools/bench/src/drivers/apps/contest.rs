@@ -70,6 +70,11 @@ pub trait Job {
         &[""]
     }
 
+    /// The number of files that the programs open, if they are many.
+    fn files(&self) -> u64 {
+        0
+    }
+
     /// Directories that have a partition each. If empty, the cache has one partition.
     fn tenants(&self) -> &'static [&'static str] {
         &[]
@@ -126,19 +131,24 @@ impl Files {
             target: &self.lower(&format!("{name}-mounted")),
             memory_bytes: case.memory.0,
             programs_bytes: case.programs.0,
+            files: job.files(),
             tenants: job.tenants(),
         };
         Side::start(name, &scene)
     }
 }
 
+/// The first lines of what a program that fails says. Some say thousands.
+const COMPLAINTS_MAX: usize = 3;
+
 /// Runs a program that must succeed. Returns its standard output.
 pub fn succeed(command: &mut Command) -> Result<String, Error> {
     let output = command.output().map_err(Error::at(&command.get_program().to_string_lossy()))?;
     if !output.status.success() {
         let complaints = String::from_utf8_lossy(&output.stderr);
+        let first: Vec<&str> = complaints.lines().take(COMPLAINTS_MAX).collect();
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
-        return Err(Error::new(format!("{}: {}: {}", words.join(" "), output.status, complaints.trim())));
+        return Err(Error::new(format!("{}: {}: {}", words.join(" "), output.status, first.join("; "))));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -51,6 +51,10 @@ struct Mix {
 }
 
 impl Job for Mix {
+    fn files(&self) -> u64 {
+        self.flow.names
+    }
+
     fn run(&self, side: &Side, time: Duration) -> Result<Vec<Done>, Error> {
         // Relaxed: only for a new seed.
         let seed = 2 + self.slices.fetch_add(1, Ordering::Relaxed);

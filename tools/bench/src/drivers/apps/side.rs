@@ -23,8 +23,11 @@ use crate::error::Error;
 use crate::group::{Group, drop_kernel_caches};
 
 /// The memory of the server's process besides `memory_max`: its heap and stacks, and the kernel's
-/// memory for them, for the files that it has open and for its pages of code.
+/// memory for them and for its pages of code.
 const PROCESS_BYTES: u64 = 12 << 20;
+
+/// The kernel's memory for a file that the mount keeps open: its inode, name and descriptor.
+const OPEN_FILE_BYTES: u64 = 2 << 10;
 
 /// How long a server may take until its directory is usable, and to end.
 const SERVER_TIME: Duration = Duration::from_secs(60);
@@ -41,6 +44,8 @@ pub struct Scene<'s> {
     pub memory_bytes: u64,
     /// The limit on the memory of programs.
     pub programs_bytes: u64,
+    /// The number of files that programs open.
+    pub files: u64,
     /// Directories in `lower` with a partition each. If empty, there is one partition.
     pub tenants: &'s [&'static str],
 }
@@ -89,10 +94,11 @@ impl Side {
         self.server.as_ref().map_or(Vec::new(), Server::partitions)
     }
 
-    /// Returns the pages that the server, and programs that have ended, have read from disks.
+    /// Returns the pages that were read from disks for the programs' files so far: by the server,
+    /// or, without a server, by programs that have ended. The latter includes their code.
     pub fn store_pages(&self) -> u64 {
-        let server = self.server.as_ref().map_or(0, |server| read_bytes(&server.child.id().to_string()));
-        (server + read_bytes("self")) / PAGE_BYTES as u64
+        let reader = self.server.as_ref().map_or("self".into(), |server| server.child.id().to_string());
+        read_bytes(&reader) / PAGE_BYTES as u64
     }
 }
 
@@ -118,7 +124,8 @@ impl Server {
         // Two servers of one run need different names.
         let name = scene.lower.file_name().unwrap_or_default().to_string_lossy();
         let group = Group::new(&format!("{name}-server"), scene.memory_bytes)?;
-        let memory_max_bytes = scene.memory_bytes.saturating_sub(PROCESS_BYTES);
+        let process_bytes = PROCESS_BYTES + scene.files * OPEN_FILE_BYTES;
+        let memory_max_bytes = scene.memory_bytes.saturating_sub(process_bytes);
         let (log, socket) = (scene.target.with_extension("log"), scene.target.with_extension("sock"));
         let mut command = group.command(scene.program);
         if scene.tenants.is_empty() {
@@ -130,7 +137,8 @@ impl Server {
                 .map_err(Error::at("octavo.toml"))?;
             command.args(["serve", "--config"]).arg(file);
         }
-        let to = File::create(&log).map_err(Error::at(&log.display().to_string()))?;
+        let to = File::options().create(true).append(true).open(&log);
+        let to = to.map_err(Error::at(&log.display().to_string()))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(to);
         let child = command.spawn().map_err(Error::at("octavo"))?;
         let target = scene.target.to_owned();
@@ -228,6 +236,7 @@ mod tests {
             target: path("/t"),
             memory_bytes: 32 << 20,
             programs_bytes: 16 << 20,
+            files: 2,
             tenants: &["orders", "reports"],
         };
         let text = configuration(&scene, 20 << 20, path("/s"));
