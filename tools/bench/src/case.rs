@@ -322,6 +322,8 @@ keys! {
     memory: Size = Size(1 << 30);
     /// Bytes of the store.
     file: Size = Size(4 << 30);
+    /// Bytes of a program's files, in percent of the memory.
+    files_percent: Count = Count(200);
     /// Which pages are accessed.
     workload: Pattern = Pattern("uniform".into());
     /// How operations are requested.
@@ -358,8 +360,6 @@ keys! {
     job: Job = Job(String::new());
     /// The limit on the memory of programs, besides what caches their files.
     programs: Size = Size(32 << 20);
-    /// Bytes of a program's files, in percent of the memory.
-    files_percent: Count = Count(200);
 }
 
 impl Size {

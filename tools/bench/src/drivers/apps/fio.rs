@@ -32,11 +32,11 @@ pub const DRIVER: Driver = Driver {
     },
 };
 
-/// Jobs, with their options of fio. Each thread of a sequential job begins elsewhere in the file.
+/// Jobs, with their options of fio. Each thread of a sequential job reads a part of the file.
 const JOBS: [(&str, &str); 3] = [
     ("random", "--rw=randread --bs=4k --norandommap"),
     ("zipf", "--rw=randread --bs=4k --norandommap --random_distribution=zipf:0.99"),
-    ("sequential", "--rw=read --bs=128k --offset_increment=25%"),
+    ("sequential", "--rw=read --bs=128k"),
 ];
 
 /// The name of the file.
@@ -60,12 +60,16 @@ impl Job for Reads<'_> {
         let job = JOBS.iter().find(|(job, _)| *job == self.case.job.0);
         let (_, options) = job.ok_or_else(|| Error::new("no such job"))?;
         let fio = machine::program("fio").ok_or_else(|| Error::new("fio is not installed"))?;
+        let threads = self.case.threads.0 as u64;
+        let file_bytes = files_bytes(self.case);
+        let (first, bytes) = match self.case.job.0 == "sequential" {
+            true => (file_bytes / threads, file_bytes / threads),
+            false => (0, file_bytes),
+        };
         // fio would drop the file's pages from the kernel's cache before it begins.
         let options = format!(
             "{options} --ioengine=psync --invalidate=0 --randrepeat=0 --thread --group_reporting \
-             --numjobs={} --size={}",
-            self.case.threads.0,
-            files_bytes(self.case)
+             --numjobs={threads} --offset_increment={first} --size={bytes}"
         );
         let path = format!("--filename={}", side.path.join(FILE).display());
         let rate = fio::Job { options, path, quick: self.is_quick }.run_as(side.command(&fio), time)?;
