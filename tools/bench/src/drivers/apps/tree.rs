@@ -180,7 +180,7 @@ fn round_trip_us() -> Result<f64, Error> {
     let cache = Cache::new(cache_config(4 << 20, 4 << 20))?;
     let partition = cache.partition(PartitionConfig::new("round-trip"))?;
     let options = MountOptions { reference: Some(Reference::Constant), ..MountOptions::default() };
-    let mount = Mount::start(cache, &lower, &target, &options, move |_, _| Some(partition.clone()));
+    let mount = Mount::start(cache, &lower, &target, &options, move |_| Some(partition.clone()));
     let mount = mount.map_err(Error::new)?;
     let times = File::open(target.join("file")).and_then(|file| {
         let time = |_| {
