@@ -18,6 +18,8 @@
 //!   are repeated.
 //! - **F5** A write-through file is closed without a sync, as a program's `close` is. A file that
 //!   has lost its last name loses its pages, dirty ones too.
+//! - **F6** A write-back changes the times of the lower file. Before attributes are shown, dirty
+//!   pages are therefore written: times do not change later without a change by a program.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
@@ -48,6 +50,8 @@ pub struct File {
     /// This mount's own changes (F3).
     begun: AtomicU64,
     ended: AtomicU64,
+    /// F6: the value of `begun` up to which all changes are in the lower file.
+    settled: AtomicU64,
     seen: Mutex<Seen>,
     /// Where pages are kept under leases.
     lease: Option<Leased>,
@@ -202,6 +206,22 @@ impl File {
             CacheMode::Writethrough => Ok(()),
             CacheMode::Writeback => self.sync(),
         }
+    }
+
+    /// F6. Writes dirty pages to the lower file, without making them durable. Returns whether the
+    /// mount has changed the file since the last call. An error is kept for [`check`](File::check).
+    pub fn settle_times(&self) -> bool {
+        // The end first: no change that has begun by then is unfinished if both are equal.
+        let ended = self.ended.load(SeqCst);
+        let begun = self.begun.load(SeqCst);
+        if self.settled.load(SeqCst) == begun || self.object().cache_mode() == CacheMode::Writethrough {
+            return false;
+        }
+        let cleaned = self.object().clean();
+        if cleaned.is_ok() && ended == begun {
+            self.settled.fetch_max(begun, SeqCst);
+        }
+        true
     }
 
     /// Returns the error of an earlier write-back, if there was one.
@@ -375,6 +395,7 @@ impl Files {
             length: Mutex::default(),
             visible,
             begun: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             seen: Mutex::new(Seen { stamp, counts: Counts::default() }),
             lease: self.leases.as_ref().map(|leases| leases.of(node)),

@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 use crate::device::Device;
 use crate::files::{Chooser, Files};
 use crate::handles::Handles;
-use crate::lower;
+use crate::lower::{self, Key};
 use crate::nodes::{Node, Nodes};
 use crate::options::MountOptions;
 use crate::place::handle_of;
@@ -88,7 +88,10 @@ impl Fs {
     /// Those of the lower file system.
     pub fn look_up(&self, parent: &Node, name: &OsStr) -> Result<(Arc<Node>, Statx), Errno> {
         let directory = parent.place.at()?;
-        let stat = lower::stat_at(&directory, name)?;
+        let mut stat = lower::stat_at(&directory, name)?;
+        if self.files.find(Key::of(&stat)).is_some_and(|file| file.settle_times()) {
+            stat = lower::stat_at(&directory, name)?;
+        }
         let handle = || handle_of(&directory, &CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?);
         if let Some(node) = self.nodes.enter_known(&stat, handle) {
             return Ok((node, stat));

@@ -235,6 +235,32 @@ impl Object {
         self.sync_pages(self.inner.partition.page_size.page_range(ByteOffset(offset), len))
     }
 
+    /// Writes all dirty pages to the store, and makes nothing durable: the store has all that was
+    /// written before the call.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and the pages stay dirty; [`Error::Closed`], [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() })?;
+    /// let mut writeback = PartitionConfig::new("app");
+    /// writeback.cache_mode = CacheMode::Writeback;
+    /// let object = cache.partition(writeback)?.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(0, b"octavo")?;
+    /// object.clean()?;
+    /// assert_eq!(object.stat().dirty_bytes, 0);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn clean(&self) -> Result<(), Error> {
+        self.inner.check_open()?;
+        if self.read_only() {
+            return Ok(());
+        }
+        self.clean_pages(EVERY)
+    }
+
     fn sync_pages(&self, pages: Range<PageIndex>) -> Result<(), Error> {
         self.inner.partition.counters.add(Count::Syncs, 1);
         self.inner.check_open()?;

@@ -21,14 +21,13 @@ fn time(valid: u32, flag: u32, now: u32, seconds: u64, nanoseconds: u32) -> Opti
 }
 
 impl Fs {
-    /// Returns the attributes of a node. If pages of its file are served, first looks whether
-    /// another program has changed it.
+    /// Returns the attributes of a node, with times that last. If pages of its file are served,
+    /// first looks whether another program has changed it.
     fn look(&self, node: &Node) -> Result<Statx, Errno> {
-        match self.files.find_regular(node) {
-            Some(file) if file.lease().is_some_and(|lease| !lease.serves()) => node.stat(),
-            Some(file) if !self.options.is_exclusive() => file.look(node),
-            _ => node.stat(),
-        }
+        let Some(file) = self.files.find_regular(node) else { return node.stat() };
+        file.settle_times();
+        let is_uncached = file.lease().is_some_and(|lease| !lease.serves());
+        if is_uncached || self.options.is_exclusive() { node.stat() } else { file.look(node) }
     }
 
     pub(super) fn getattr(&self, request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
@@ -54,7 +53,8 @@ impl Fs {
         let node = self.nodes.get(request.head.nodeid)?;
         let wanted: SetattrIn = request.body.take()?;
         let has = |flag: u32| wanted.valid & flag != 0;
-        let _change = self.files.find_regular(&node).map(|file| file.change());
+        let file = self.files.find_regular(&node);
+        let change = file.as_ref().map(|file| file.change());
         if has(set::MODE) {
             lower::set_mode(node.place.at()?, wanted.mode)?;
         }
@@ -74,14 +74,18 @@ impl Fs {
         }
         let access = time(wanted.valid, set::ATIME, set::ATIME_NOW, wanted.atime, wanted.atimensec);
         let modification = time(wanted.valid, set::MTIME, set::MTIME_NOW, wanted.mtime, wanted.mtimensec);
-        if access.is_some() || modification.is_some() {
-            // Dirty pages that are written later would set the time again.
-            if let Some(file) = self.files.find_regular(&node).filter(|_| modification.is_some()) {
-                file.settle()?;
+        // Dirty pages that are written later would set the time again.
+        if let Some(file) = &file {
+            match modification {
+                Some(_) => file.settle()?,
+                None => _ = file.settle_times(),
             }
+        }
+        if access.is_some() || modification.is_some() {
             lower::set_times(node.place.at()?, access, modification)?;
         }
         let stat = node.stat()?;
+        drop(change);
         put(out, &self.attributes_out(&node, &stat));
         Ok(())
     }

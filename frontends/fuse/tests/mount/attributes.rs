@@ -1,8 +1,9 @@
 //! Extended attributes, and what takes privileges of files.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
+use std::time::Duration;
 
 use octavo::CacheMode;
 use rustix::fs::{FallocateFlags, XattrFlags};
@@ -26,6 +27,27 @@ fn the_length_of_an_attribute_and_of_their_list_can_be_asked_for() {
     let length = rustix::fs::listxattr_query(&above).unwrap();
     assert!(length >= "user.name\0".len());
     assert_eq!(rustix::fs::listxattr_query(&below), Ok(length));
+}
+
+/// A write-back changed the times of a file seconds after its last write. git took files that it
+/// had just written for changed, because its index has their times.
+#[test]
+fn a_write_back_does_not_change_the_times_that_were_shown() {
+    let Some(rig) = rig(CacheMode::Writeback) else { return };
+    let (above, below) = (rig.target.join("file"), rig.source.join("file"));
+    let times = |path: &Path| {
+        let found = fs::metadata(path).unwrap();
+        (found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec())
+    };
+    fs::write(&above, b"bytes").unwrap();
+    for bytes in [b"1", b"2"] {
+        let shown = times(&above);
+        // The clock of files has ticks.
+        std::thread::sleep(Duration::from_millis(30));
+        rig.partition.sync().unwrap();
+        assert_eq!(times(&below), shown, "before a write of {bytes:?}");
+        OpenOptions::new().write(true).open(&above).unwrap().write_all_at(bytes, 2).unwrap();
+    }
 }
 
 /// Runs `change` on a file with both bits, by a thread of the file's owner. Returns the mode then.
