@@ -13,3 +13,11 @@ pub fn errno_of(error: &Error) -> Errno {
         _ => Errno::IO,
     }
 }
+
+/// The same for a change of length.
+pub fn length_errno(error: &Error) -> Errno {
+    match error {
+        Error::Config(_) => Errno::FBIG,
+        other => errno_of(other),
+    }
+}

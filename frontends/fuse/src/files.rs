@@ -24,7 +24,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
@@ -33,8 +33,8 @@ use octavo::{CacheMode, Object, Partition};
 use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 
-use crate::errors::errno_of;
-use crate::labels::Opened;
+use crate::errors::{errno_of, length_errno};
+use crate::labels::{Opened, display_name};
 use crate::leases::{Leased, Leases};
 use crate::lower::{self, Key, Stamp};
 use crate::nodes::Node;
@@ -204,7 +204,7 @@ impl File {
     pub fn settle(&self) -> Result<(), Errno> {
         match self.object().cache_mode() {
             CacheMode::Writethrough => Ok(()),
-            CacheMode::Writeback => self.sync(),
+            CacheMode::Writeback => self.object().clean().map_err(|error| errno_of(&error)),
         }
     }
 
@@ -269,13 +269,6 @@ impl File {
         object.invalidate(0, u64::MAX).map_err(|error| errno_of(&error))?;
         self.visible.store(object.len_bytes(), Relaxed);
         Ok(())
-    }
-}
-
-fn length_errno(error: &octavo::Error) -> Errno {
-    match error {
-        octavo::Error::Config(_) => Errno::FBIG,
-        other => errno_of(other),
     }
 }
 
@@ -598,17 +591,5 @@ impl Files {
     /// The number of files whose pages are cached.
     pub fn count(&self) -> usize {
         lock(&self.table).files.len()
-    }
-}
-
-/// Returns a name that the engine accepts: the path, with `?` for what would not be visible.
-fn display_name(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let visible = |character: char| if octavo::is_visible(character) { character } else { '?' };
-    let name: String = text.chars().map(visible).collect();
-    let levels = name.split('/').count().saturating_sub(60);
-    match name.trim().splitn(levels + 1, '/').last() {
-        Some(name) if !name.is_empty() => name.to_owned(),
-        _ => "(long path)".to_owned(),
     }
 }
