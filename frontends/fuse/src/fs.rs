@@ -68,7 +68,11 @@ impl Fs {
         }
         let head = NotifyPruneOut { count: surplus.len() as u32, padding: 0, spare: 0 };
         if let Err(errno) = device.notify(NOTIFY_PRUNE, &[head.as_bytes(), surplus.as_bytes()]) {
-            log::debug!("the kernel cannot be asked to forget files: {errno}");
+            log::warn!(
+                "the kernel cannot be asked to forget files ({errno}): those that it knows take memory beyond \
+                 memory_max"
+            );
+            self.nodes.cannot_shrink();
             self.cannot_prune.store(true, Relaxed);
         }
     }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use octavo::{Cache, Charge};
@@ -60,14 +60,26 @@ const STEP: usize = 1024;
 /// How many nodes the kernel is asked to forget at a time.
 const SURPLUS: usize = 64;
 
+/// How many numbers are looked at for these.
+const SURPLUS_LOOKS: usize = 4096;
+
+/// How many nodes there may be without a charge, until the kernel has forgotten others.
+const OVERDRAFT: usize = 4 * STEP;
+
 /// All nodes of a mount.
 pub struct Nodes {
     table: RwLock<Table>,
     /// The table's memory.
     charge: Mutex<Charge>,
-    nodes_max: usize,
+    /// The kernel is asked to forget some above this number: the configured one, or a smaller one
+    /// if `memory_max` has no room for that.
+    most: AtomicUsize,
+    /// The kernel cannot be asked to forget any, so there may be nodes without a charge.
+    is_unbounded: AtomicBool,
     /// Numbers are used once, so generations are not needed.
     next: AtomicU64,
+    /// The number from which on nodes are looked for that the kernel should forget.
+    oldest: AtomicU64,
     places: Arc<Places>,
 }
 
@@ -87,7 +99,9 @@ impl Nodes {
         let charge = cache.charge(STEP as u64 * NODE_BYTES, "the table of known files");
         let charge = Mutex::new(charge.map_err(|error| errno_of(&error))?);
         let (table, next) = (RwLock::default(), AtomicU64::new(ROOT));
-        let nodes = Nodes { table, charge, nodes_max, next, places };
+        let (most, oldest) = (AtomicUsize::new(nodes_max), AtomicU64::new(ROOT + 1));
+        let is_unbounded = AtomicBool::new(false);
+        let nodes = Nodes { table, charge, most, is_unbounded, next, oldest, places };
         nodes.enter(stat, root)?;
         Ok(nodes)
     }
@@ -150,26 +164,52 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Charges the memory of this many nodes.
+    /// Charges the memory of this many nodes. If there is no room for more, the kernel is asked to
+    /// forget some from now on, and a few more nodes go without a charge meanwhile.
     fn charge_for(&self, count: usize) -> Result<(), Errno> {
         let mut charge = self.charge.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = count.next_multiple_of(STEP) as u64 * NODE_BYTES;
-        if bytes <= charge.bytes() {
+        // Relaxed, here and below: these are hints, and the charge has a lock.
+        let most = self.most.load(Relaxed);
+        let is_overdrawn = (most..most.saturating_add(OVERDRAFT)).contains(&count);
+        if bytes <= charge.bytes() || is_overdrawn || self.is_unbounded.load(Relaxed) {
             return Ok(());
         }
-        charge.resize(bytes).map_err(|error| {
-            log::warn!("cannot know {count} files: {error}");
-            errno_of(&error)
-        })
+        let Err(error) = charge.resize(bytes) else { return Ok(()) };
+        let charged = (charge.bytes() / NODE_BYTES) as usize;
+        if charged < most {
+            log::info!("the kernel is asked to forget files above {charged}: {error}");
+            self.most.store(charged, Relaxed);
+            return Ok(());
+        }
+        log::warn!("cannot know {count} files: {error}");
+        Err(errno_of(&error))
     }
 
-    /// Returns nodes that the kernel should forget, if there are too many.
+    /// Notes that the kernel cannot be asked to forget nodes.
+    pub fn cannot_shrink(&self) {
+        self.is_unbounded.store(true, Relaxed);
+    }
+
+    /// Returns nodes that the kernel should forget, if there are too many: the oldest, and at the
+    /// next call those after them.
     pub fn surplus(&self) -> Vec<u64> {
         let table = self.shared();
-        match table.by_id.len() > self.nodes_max {
-            true => table.by_id.keys().copied().filter(|id| *id != ROOT).take(SURPLUS).collect(),
-            false => Vec::new(),
+        if table.by_id.len() <= self.most.load(Relaxed) {
+            return Vec::new();
         }
+        let (mut id, next) = (self.oldest.load(Relaxed), self.next.load(Relaxed));
+        let mut found = Vec::with_capacity(SURPLUS);
+        for _ in 0..SURPLUS_LOOKS.min(next as usize) {
+            if found.len() == SURPLUS {
+                break;
+            }
+            // Numbers of nodes that are gone are passed over, and those in use come again.
+            id = if id + 1 < next { id + 1 } else { ROOT + 1 };
+            found.extend(table.by_id.contains_key(&id).then_some(id));
+        }
+        self.oldest.store(id, Relaxed);
+        found
     }
 
     /// Takes back lookups of a node. Returns the node if none is left.

@@ -53,8 +53,7 @@ pub struct MountOptions {
     pub files_max: usize,
     /// Above this number of known files and directories the kernel is asked to forget some (Linux
     /// 6.18; older kernels forget when they are short of memory). Each takes about 400 bytes of
-    /// the cache's `memory_max`; when that leaves no room, lookups fail with ENOMEM. Default:
-    /// 1 << 20.
+    /// the cache's `memory_max`; when that leaves no room, it is asked earlier. Default: 1 << 20.
     pub nodes_max: usize,
     /// Most files that are known by a descriptor of their own, those in use. As root, on file
     /// systems that have handles, any number more are known by these. Default: a quarter of the

@@ -115,6 +115,25 @@ fn the_kernel_forgets_files_when_the_mount_knows_too_many() {
     assert_eq!(fs::read_to_string(rig.target.join(name(1234))).unwrap(), "1234");
 }
 
+/// Regression: lookups failed with ENOMEM as soon as `memory_max` had no room for the table of known
+/// files, long before there were as many as allowed: `ls -R` of a kernel's source ended so.
+#[test]
+fn more_files_are_found_than_memory_has_room_for() {
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    let count = 30_000;
+    for number in 0..count {
+        if number % 1000 == 0 {
+            fs::create_dir(rig.source.join(format!("{}", number / 1000))).unwrap();
+        }
+        fs::File::create(rig.source.join(format!("{}/{number}", number / 1000))).unwrap();
+    }
+    for number in 0..count {
+        fs::metadata(rig.target.join(format!("{}/{number}", number / 1000))).unwrap();
+    }
+    let nodes = rig.mount.as_ref().unwrap().stat().nodes;
+    println!("{nodes} of {count} files are known");
+}
+
 /// The mount asked the kernel for the path below, which may be too long although that above is not.
 #[test]
 fn files_whose_path_is_too_long_to_be_told_are_cached_too() {
