@@ -115,8 +115,8 @@ fn the_kernel_forgets_files_when_the_mount_knows_too_many() {
     assert_eq!(fs::read_to_string(rig.target.join(name(1234))).unwrap(), "1234");
 }
 
-/// Regression: lookups failed with ENOMEM as soon as `memory_max` had no room for the table of known
-/// files, long before there were as many as allowed: `ls -R` of a kernel's source ended so.
+/// Regression: lookups failed with ENOMEM as soon as `memory_max` had no room for the table of
+/// known files, long before there were as many as allowed: `ls -R` of a kernel's source ended so.
 #[test]
 fn more_files_are_found_than_memory_has_room_for() {
     let Some(rig) = rig(CacheMode::Writethrough) else { return };
