@@ -22,10 +22,12 @@
 //! ahead.
 
 use std::ops::Range;
+// Markers are hints that nothing depends on: no model needs to consider their interleavings.
+use std::sync::atomic::AtomicU64;
 
 use crate::position::PageIndex;
 use crate::request::Advice;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
 /// Streams that an object follows.
 const STREAMS: usize = 8;
