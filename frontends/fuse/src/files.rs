@@ -197,31 +197,23 @@ impl File {
         adopted.and(dropped).map(|_| result)
     }
 
-    /// Writes dirty pages to the lower file, if there may be any.
+    /// Writes dirty pages to the lower file, without making them durable (F6). Returns whether the
+    /// mount has changed the file since the last call.
     ///
     /// # Errors
-    /// EIO and others, of the lower file system.
-    pub fn settle(&self) -> Result<(), Errno> {
-        match self.object().cache_mode() {
-            CacheMode::Writethrough => Ok(()),
-            CacheMode::Writeback => self.object().clean().map_err(|error| errno_of(&error)),
-        }
-    }
-
-    /// F6. Writes dirty pages to the lower file, without making them durable. Returns whether the
-    /// mount has changed the file since the last call. An error is kept for [`check`](File::check).
-    pub fn settle_times(&self) -> bool {
+    /// EIO and others, of the lower file system. They are kept for [`check`](File::check), too.
+    pub fn settle(&self) -> Result<bool, Errno> {
         // The end first: no change that has begun by then is unfinished if both are equal.
         let ended = self.ended.load(SeqCst);
         let begun = self.begun.load(SeqCst);
         if self.settled.load(SeqCst) == begun || self.object().cache_mode() == CacheMode::Writethrough {
-            return false;
+            return Ok(false);
         }
-        let cleaned = self.object().clean();
-        if cleaned.is_ok() && ended == begun {
+        self.object().clean().map_err(|error| errno_of(&error))?;
+        if ended == begun {
             self.settled.fetch_max(begun, SeqCst);
         }
-        true
+        Ok(true)
     }
 
     /// Returns the error of an earlier write-back, if there was one.

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 use octavo::Cache;
 use rustix::fs::{FileType, OFlags, Statx};
@@ -29,8 +29,6 @@ pub struct Fs {
     pub handles: Handles,
     pub options: MountOptions,
     pub is_stopping: AtomicBool,
-    /// The kernel does not know the notification.
-    cannot_prune: AtomicBool,
 }
 
 impl Fs {
@@ -52,16 +50,12 @@ impl Fs {
             handles: Handles::default(),
             options,
             is_stopping: AtomicBool::new(false),
-            cannot_prune: AtomicBool::new(false),
         })
     }
 
     /// Asks the kernel to forget nodes if it knows too many. Kernels before Linux 6.18 forget only
     /// when they are short of memory.
     pub fn prune(&self, device: &Device) {
-        if self.cannot_prune.load(Relaxed) {
-            return;
-        }
         let surplus = self.nodes.surplus();
         if surplus.is_empty() {
             return;
@@ -73,7 +67,6 @@ impl Fs {
                  memory_max"
             );
             self.nodes.cannot_shrink();
-            self.cannot_prune.store(true, Relaxed);
         }
     }
 
@@ -93,7 +86,7 @@ impl Fs {
     pub fn look_up(&self, parent: &Node, name: &OsStr) -> Result<(Arc<Node>, Statx), Errno> {
         let directory = parent.place.at()?;
         let mut stat = lower::stat_at(&directory, name)?;
-        if self.files.find(Key::of(&stat)).is_some_and(|file| file.settle_times()) {
+        if self.files.find(Key::of(&stat)).is_some_and(|file| file.settle() != Ok(false)) {
             stat = lower::stat_at(&directory, name)?;
         }
         let handle = || handle_of(&directory, &CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?);

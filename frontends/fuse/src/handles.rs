@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::files::File;
 use crate::leases::Leased;
+use crate::lower;
 use crate::nodes::Node;
 use crate::uncached::Writer;
 
@@ -49,17 +50,8 @@ impl Open {
     /// # Errors
     /// Those of the lower file system.
     pub fn read_uncached(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-        let mut done = 0;
-        while done < bytes.len() {
-            match rustix::io::pread(self.lower()?, &mut bytes[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(read) => done += read,
-                Err(Errno::INTR) => {}
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+        let lower = self.lower()?;
+        lower::go_on(bytes.len(), |done| rustix::io::pread(lower, &mut bytes[done..], offset + done as u64))
     }
 
     /// Makes all that was written without the cache durable. `None` if the cache has written it.

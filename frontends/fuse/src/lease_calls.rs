@@ -32,7 +32,7 @@ fn signal() -> c_int {
     libc::SIGRTMAX() - 1
 }
 
-/// Takes a lease for reading. `thread` is told when another program breaks it.
+/// Takes a lease for reading. The kernel signals `thread` when another program breaks it.
 ///
 /// # Errors
 /// EAGAIN if the file is open for writing, EACCES if another user owns it, EINVAL if the file

@@ -78,7 +78,7 @@ pub trait Pages: Send + Sync {
 
 /// The leases of a mount, and the thread that gives them back.
 pub struct Leases {
-    /// The thread that is told of breaks, once it runs.
+    /// The thread that the kernel signals when a lease is broken. Set when it runs.
     thread: OnceLock<Pid>,
     table: Mutex<Table>,
     /// Readable when the thread has work, or is to end.
@@ -269,7 +269,8 @@ impl Leased {
         self.keeps.load(SeqCst) && self.is_held() && self.keeps.load(SeqCst)
     }
 
-    /// Whether the kernel may keep the attributes of the file: it is told when a lease is broken.
+    /// Whether the kernel may keep the attributes of the file. The mount has them dropped when the
+    /// lease is broken.
     pub fn covers(&self, node: &Node) -> bool {
         // First, so that a break after the look finds it.
         self.node.store(node.id, SeqCst);

@@ -236,6 +236,25 @@ impl Drop for Disguise {
     }
 }
 
+/// Repeats a read or a write until `len` bytes have moved or no more do. `call` gets the number of
+/// bytes so far, and returns that of its own. Returns how many bytes have moved.
+///
+/// # Errors
+/// That of the first call that moves none.
+pub fn go_on(len: usize, mut call: impl FnMut(usize) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < len {
+        match call(done) {
+            Ok(0) => break,
+            Ok(moved) => done += moved,
+            Err(Errno::INTR) => {}
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
 /// Whether a thread has ended or is about to: it, or its process, was killed.
 pub fn is_killed(thread: u32) -> bool {
     if thread == 0 {

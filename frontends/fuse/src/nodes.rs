@@ -191,11 +191,11 @@ impl Nodes {
         self.is_unbounded.store(true, Relaxed);
     }
 
-    /// Returns nodes that the kernel should forget, if there are too many: the oldest, and at the
-    /// next call those after them.
+    /// Returns nodes that the kernel should forget, if there are too many and it can: the oldest,
+    /// and at the next call those after them.
     pub fn surplus(&self) -> Vec<u64> {
         let table = self.shared();
-        if table.by_id.len() <= self.most.load(Relaxed) {
+        if self.is_unbounded.load(Relaxed) || table.by_id.len() <= self.most.load(Relaxed) {
             return Vec::new();
         }
         let (mut id, next) = (self.oldest.load(Relaxed), self.next.load(Relaxed));

@@ -69,18 +69,11 @@ impl Writer {
         let mut flags = ReadWriteFlags::empty();
         flags.set(ReadWriteFlags::APPEND, offset.is_none());
         flags.set(ReadWriteFlags::DSYNC, is_durable);
-        let mut done = 0;
-        while done < bytes.len() {
+        let lower = self.lower()?;
+        lower::go_on(bytes.len(), |done| {
             let at = offset.map_or(0, |offset| offset + done as u64);
-            match rustix::io::pwritev2(self.lower()?, &[IoSlice::new(&bytes[done..])], at, flags) {
-                Ok(0) => break,
-                Ok(written) => done += written,
-                Err(Errno::INTR) => {}
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+            rustix::io::pwritev2(lower, &[IoSlice::new(&bytes[done..])], at, flags)
+        })
     }
 
     /// Changes the length.

@@ -235,7 +235,7 @@ impl Worker {
         }
         let object = open.file.object();
         if self.resident.reply(&self.device, unique, &object, offset, len) {
-            // After the reply: the program goes on meanwhile.
+            // After the reply, so that the program does not wait for this.
             return self.queue.note_hit(&object, offset, len as u64);
         }
         drop(object);

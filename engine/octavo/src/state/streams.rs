@@ -162,19 +162,25 @@ impl Streams {
     /// Whether a range contains the marker of a stream. A hint.
     #[inline(always)]
     pub fn has_marker(&self, pages: &Range<PageIndex>) -> bool {
-        // Relaxed: `passed` looks again.
-        self.markers.iter().any(|marker| pages.contains(&PageIndex(marker.load(Ordering::Relaxed))))
+        self.marked(pages).is_some()
+    }
+
+    /// The number of a stream whose marker a range contains.
+    #[inline(always)]
+    fn marked(&self, pages: &Range<PageIndex>) -> Option<usize> {
+        // Relaxed: without the lock, a hint.
+        let has = |marker: &AtomicU64| pages.contains(&PageIndex(marker.load(Ordering::Relaxed)));
+        self.markers.iter().position(has)
     }
 
     /// Notes that a read of `pages` hit. If the range contains a stream's marker, returns the pages
     /// of its next window, at most `most()`.
     pub fn passed(&self, pages: &Range<PageIndex>, most: impl FnOnce() -> u32) -> Option<Ahead> {
-        if !self.has_marker(pages) || self.is_advised(Advice::Random) {
+        if self.is_advised(Advice::Random) {
             return None;
         }
         let known = &mut *lock(&self.known);
-        let has_marker = |marker: &AtomicU64| pages.contains(&PageIndex(marker.load(Ordering::Relaxed)));
-        let at = self.markers.iter().position(has_marker)?;
+        let at = self.marked(pages)?;
         known.clock += 1;
         let stream = &mut known.streams[at];
         stream.used = known.clock;

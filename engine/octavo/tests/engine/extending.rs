@@ -86,7 +86,7 @@ fn writes_past_the_end_agree_with_a_vector() {
     }
 }
 
-/// A change of length followed by a write shows zeros to whoever reads in between.
+/// A store that is lengthened first, and then written, shows zeros to readers in between.
 #[test]
 fn a_reader_of_an_extended_file_never_sees_zeros() {
     let file = Scratch::new("extending-beside-readers", 0);

@@ -25,7 +25,8 @@ impl Fs {
     /// first looks whether another program has changed it.
     fn look(&self, node: &Node) -> Result<Statx, Errno> {
         let Some(file) = self.files.find_regular(node) else { return node.stat() };
-        file.settle_times();
+        // Its error is kept for the next sync or close.
+        let _ = file.settle();
         let is_uncached = file.lease().is_some_and(|lease| !lease.serves());
         if is_uncached || self.options.is_exclusive() { node.stat() } else { file.look(node) }
     }
@@ -76,9 +77,9 @@ impl Fs {
         let modification = time(wanted.valid, set::MTIME, set::MTIME_NOW, wanted.mtime, wanted.mtimensec);
         // Dirty pages that are written later would set the time again.
         if let Some(file) = &file {
-            match modification {
-                Some(_) => file.settle()?,
-                None => _ = file.settle_times(),
+            let settled = file.settle();
+            if modification.is_some() {
+                settled?;
             }
         }
         if access.is_some() || modification.is_some() {

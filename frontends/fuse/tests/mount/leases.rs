@@ -293,7 +293,7 @@ fn a_server_that_was_stopped_too_long_serves_nothing_old() {
         for file in &kept {
             scope.spawn(|| assert!(read(file) == [2; LEN]));
         }
-        // The reads wait when the server goes on.
+        // The server finds the reads waiting when it goes on.
         std::thread::sleep(Duration::from_millis(300));
         signal(rustix::process::Signal::CONT);
     });
