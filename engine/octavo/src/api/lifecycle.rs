@@ -17,7 +17,6 @@ use crate::error::Error;
 use crate::flight::{EVERY, Object};
 use crate::position::{ByteOffset, PageIndex};
 use crate::state::counters::Count;
-use crate::sync::Ordering;
 
 impl Object {
     /// Changes the length of the object and of its store to `len` bytes. Shrinking loses the bytes
@@ -172,9 +171,8 @@ impl Object {
         let all = EVERY;
         let dropped = self.closed_range(all.clone(), |object| {
             object.take_all(&all)?;
-            // `failed` comes first: no sync may conclude that the pages dropped next were clean.
-            // Release: pairs with the load in `check_not_failed`.
-            object.inner.failed.store(true, Ordering::Release);
+            // First: no sync may conclude that the pages dropped next were clean.
+            object.inner.set_abandoned();
             let lost = object.inner.drop_held(&all);
             object.inner.set_closed();
             Ok(object.inner.partition.page_size.len_of(lost))

@@ -139,8 +139,10 @@ pub(crate) struct ObjectInner {
     pub flushes: Flushes,
     /// The bounce pages that currently hold bytes of the object.
     pub bounced: Arc<BounceShare>,
-    /// A sync of the store failed.
+    /// No later sync can succeed: a sync of the store failed, or the object is being abandoned.
     pub failed: AtomicBool,
+    /// It is being abandoned: syncs find it closed.
+    abandoned: AtomicBool,
     closed: AtomicBool,
     /// The page at which the next pass begins: after the pages that the store refused when the last
     /// pass gave up. A hint.
@@ -315,6 +317,7 @@ impl ObjectInner {
             flushes: Flushes::default(),
             bounced: Arc::default(),
             failed: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             clean_next: AtomicU64::new(0),
             written: AtomicU64::new(0),
@@ -445,12 +448,23 @@ impl ObjectInner {
         }
     }
 
-    /// Checks that no sync of the store has failed.
+    /// Checks that no sync of the store has failed, and that the object is not being abandoned.
     pub fn check_not_failed(&self) -> Result<(), Error> {
+        let object = || self.name.clone();
         match self.failed.load(Ordering::Acquire) {
-            true => self.check_open().and(Err(Error::Failed { object: self.name.clone() })),
+            // Relaxed: set before `failed`, whose load is Acquire.
+            true if self.abandoned.load(Ordering::Relaxed) => Err(Error::Closed { object: object() }),
+            true => self.check_open().and(Err(Error::Failed { object: object() })),
             false => Ok(()),
         }
+    }
+
+    /// Begins to abandon the object: no sync that ends from now on succeeds.
+    pub fn set_abandoned(&self) {
+        // Relaxed: `failed` publishes it. If the object had failed before, a sync may still say so.
+        self.abandoned.store(true, Ordering::Relaxed);
+        // Release: pairs with the load in `check_not_failed`.
+        self.failed.store(true, Ordering::Release);
     }
 
     /// Returns an error of the store with the object's name.

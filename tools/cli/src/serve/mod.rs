@@ -179,11 +179,16 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
         supervisor.extend(catalog.drain_timeout.get() + LAST_WORD);
     });
     catalog.recorders.stop_all();
-    if refusals.is_empty() {
+    let mut lost: Vec<String> = refusals.into_iter().map(drain::lost).collect();
+    if lost.is_empty() {
+        // All objects have answered, so the mounts close their files soon.
+        lost = catalog.mounts.close(catalog.drain_timeout.get());
+    }
+    if lost.is_empty() {
         log::info!("drained: every acknowledged write is in its store");
         return Ok(());
     }
-    Err(Error::Failed(refusals.into_iter().map(drain::lost).collect()))
+    Err(Error::Failed(lost))
 }
 
 /// Starts the thread that reloads the configuration after each SIGHUP. A SIGHUP during a reload

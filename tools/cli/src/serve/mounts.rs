@@ -62,6 +62,12 @@ impl Mounts {
         }
     }
 
+    /// Waits until the files of all are closed, at most for this long each. Returns the errors of
+    /// files that could not be written.
+    pub fn close(&self, most: Duration) -> Vec<String> {
+        self.list().iter().flat_map(|mounted| mounted.served.remove(most).unwrap_or_default()).collect()
+    }
+
     /// Their figures.
     pub fn report(&self) -> Vec<MountReport> {
         let list = self.list();
