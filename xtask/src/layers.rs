@@ -72,6 +72,7 @@ const LAYERS: &[Layer] = &[
         others: &["libc", "log", "rustix", "zerocopy"],
         tests: &["tempfile"],
     },
+    Layer { name: "octavo-c", own: &["octavo"], others: &["libc", "log"], tests: &["cbindgen", "tempfile"] },
     Layer { name: "octavo-draw", own: &[], others: &[], tests: &[] },
     Layer {
         name: "octavo-bench",

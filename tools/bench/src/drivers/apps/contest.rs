@@ -47,8 +47,11 @@ const ROUNDS_COLD: usize = 3;
 /// The time for the slices of a case, if the case names none.
 const SECONDS: f64 = 30.0;
 
-/// The time for which a program fills the caches before it is measured.
-const WARM_TIME: Duration = Duration::from_secs(8);
+/// The time of a slice that fills the caches before anything is measured.
+const WARM_TIME: Duration = Duration::from_secs(4);
+
+/// The most such slices.
+const WARM_SLICES_MAX: usize = 10;
 
 /// The time of a slice in a quick run.
 const QUICK_TIME: Duration = Duration::from_millis(600);
@@ -276,6 +279,23 @@ pub fn contest(
     Ok(vec![row])
 }
 
+/// Runs the programs until the cache is warm: they have read half as much again as the memory, or
+/// hardly anything in the last slice.
+fn warm_up(case: &Case, side: &Side, job: &dyn Job, time: Duration) -> Result<(), Error> {
+    let memory_pages = case.memory.0 >> 12;
+    let first = side.store_pages();
+    let mut before = first;
+    for _ in 0..WARM_SLICES_MAX {
+        job.run(side, time)?;
+        let now = side.store_pages();
+        if now - before < memory_pages / 32 || now - first >= memory_pages / 2 * 3 {
+            break;
+        }
+        before = now;
+    }
+    Ok(())
+}
+
 fn rounds(case: &Case, run: &mut Run<'_>, files: &Files, job: &dyn Job) -> Result<Vec<Row>, Error> {
     let rounds = match job.is_cold() || run.options.quick {
         true => ROUNDS_COLD,
@@ -292,7 +312,7 @@ fn rounds(case: &Case, run: &mut Run<'_>, files: &Files, job: &dyn Job) -> Resul
         let side = files.start(case, run, job, name)?;
         match job.is_cold() {
             true => job.settle(&side)?,
-            false => drop(job.run(&side, warm)?),
+            false => warm_up(case, &side, job, warm)?,
         }
         measured.look(&side);
         sides.push((!job.is_cold()).then_some(side));
