@@ -1056,15 +1056,15 @@ int octavo_advise(const struct octavo_object *object,
                   uint32_t advice);
 
 /**
- * Drops the pages of a range, because something else has changed the store. Dirty pages stay.
- * `*dropped` (may be null) becomes the bytes that were dropped.
+ * Drops the pages of a range, because something else has changed the store. Dirty pages stay:
+ * `*dirty` (may be null) becomes the bytes of these.
  *
  * Errors: `OCTAVO_ECLOSED`, `OCTAVO_EFORK`.
  */
 int octavo_invalidate(const struct octavo_object *object,
                       uint64_t offset,
                       uint64_t len,
-                      uint64_t *dropped);
+                      uint64_t *dirty);
 
 /**
  * Pins the page of `offset`, and reads it first if it must. On success, `*pin` is the caller's to

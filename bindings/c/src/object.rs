@@ -358,8 +358,8 @@ pub extern "C" fn octavo_advise(object: Option<&octavo_object>, offset: u64, len
     })
 }
 
-/// Drops the pages of a range, because something else has changed the store. Dirty pages stay.
-/// `*dropped` (may be null) becomes the bytes that were dropped.
+/// Drops the pages of a range, because something else has changed the store. Dirty pages stay:
+/// `*dirty` (may be null) becomes the bytes of these.
 ///
 /// Errors: `OCTAVO_ECLOSED`, `OCTAVO_EFORK`.
 #[unsafe(no_mangle)]
@@ -367,12 +367,12 @@ pub extern "C" fn octavo_invalidate(
     object: Option<&octavo_object>,
     offset: u64,
     len: u64,
-    dropped: Option<&mut u64>,
+    dirty: Option<&mut u64>,
 ) -> c_int {
     call(|| {
         let bytes = given(object, "object")?.0.invalidate(offset, len)?;
-        if let Some(dropped) = dropped {
-            *dropped = bytes;
+        if let Some(dirty) = dirty {
+            *dirty = bytes;
         }
         Ok(())
     })
