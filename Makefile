@@ -3,7 +3,7 @@
 # The Debian packages whose programs the tests run.
 PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 strace valgrind qemu-system-x86 busybox-static \
 	libvirt-clients libxml2-utils fdisk grub-common grub-pc-bin openssl sqlite3 xfsprogs pandoc man-db \
-	systemd
+	systemd abigail-tools pkg-config
 
 # Where `make install` puts things; DESTDIR goes before all of them.
 PREFIX ?= /usr/local
@@ -25,7 +25,7 @@ PAGES = $(basename $(notdir $(wildcard docs/*.[0-9].md)))
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench packages promtool build man install uninstall deb
+.PHONY: help run test bench packages promtool build man install uninstall deb c install-c
 
 help:
 	@echo "make run    build and serve a demo disk; says how to attach to it"
@@ -34,6 +34,8 @@ help:
 	@echo "make build  build the program and its man pages; needs pandoc"
 	@echo "make install, make uninstall"
 	@echo "            honour DESTDIR, PREFIX ($(PREFIX)) and SYSCONFDIR ($(SYSCONFDIR))"
+	@echo "make c, make install-c"
+	@echo "            liboctavo and octavo.h for C programs"
 	@echo "make deb    build a Debian package in target/deb"
 
 # exec: the shell goes away, and Ctrl-C and signals reach octavo itself.
@@ -134,3 +136,9 @@ uninstall:
 
 deb: build
 	OCTAVO="$(OCTAVO)" MAN="$(MAN)" packaging/deb.sh
+
+c:
+	$(MAKE) -C bindings/c
+
+install-c:
+	$(MAKE) -C bindings/c install
