@@ -142,8 +142,27 @@ impl Object {
     /// assert_eq!(&six, b"octavo");
     /// # Ok::<(), octavo::Error>(())
     /// ```
+    #[inline]
     pub unsafe fn try_read_raw_at(&self, offset: u64, memory: *mut u8, len: usize) -> Result<bool, Error> {
-        let (inner, mut offset) = (&*self.inner, ByteOffset(offset));
+        let offset = ByteOffset(offset);
+        // SAFETY: the caller's promise.
+        match unsafe { self.inner.read_inline(offset, memory, len) } {
+            true => Ok(true),
+            // SAFETY: as above.
+            false => unsafe { self.try_read_any(offset, memory, len) },
+        }
+    }
+
+    /// # Safety
+    /// As `read_raw_at`.
+    #[inline(never)]
+    unsafe fn try_read_any(
+        &self,
+        mut offset: ByteOffset,
+        memory: *mut u8,
+        len: usize,
+    ) -> Result<bool, Error> {
+        let inner = &*self.inner;
         inner.check(offset, len as u64)?;
         inner.partition.shared.check_process()?;
         let mut done = 0;

@@ -115,6 +115,7 @@ impl Object {
     /// assert!(object.try_read_at(8192, &mut bytes)?);
     /// # Ok::<(), octavo::Error>(())
     /// ```
+    #[inline]
     pub fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool, Error> {
         // SAFETY: the slice is valid for its length, and borrowed until the call returns.
         unsafe { self.try_read_raw_at(offset, buffer.as_mut_ptr(), buffer.len()) }
@@ -189,6 +190,28 @@ impl Object {
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         // SAFETY: the slice is valid for its length, and borrowed until the call returns.
         unsafe { self.write_lent(ByteOffset(offset), bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Writes `bytes` at `offset` (in bytes) if that needs no wait, and returns `true`: the page is
+    /// resident, nothing uses it, and the write is acknowledged when the page has it. Otherwise
+    /// returns `false` and changes nothing; always in write-through mode, for bytes of several
+    /// pages, for an object's partial last page, and where a write would fail.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// let mut writeback = PartitionConfig::new("app");
+    /// writeback.cache_mode = CacheMode::Writeback;
+    /// let object = cache.partition(writeback)?.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// assert!(!object.try_write_at(8192, b"octavo"), "nothing is resident yet");
+    /// object.write_at(8192, b"octavo")?;
+    /// assert!(object.try_write_at(8192, b"folios"));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn try_write_at(&self, offset: u64, bytes: &[u8]) -> bool {
+        // SAFETY: the slice is valid for its length, and borrowed until the call returns.
+        unsafe { self.inner.write_resident(ByteOffset(offset), bytes.as_ptr(), bytes.len()) }
     }
 
     /// Makes durable every write that was acknowledged before the call. Fails if any of them
@@ -324,6 +347,30 @@ impl Object {
     /// arrive or leave at any time.
     pub fn is_resident(&self, offset: u64) -> bool {
         self.inner.partition.table.find(self.inner.tag_at(ByteOffset(offset))).is_some()
+    }
+
+    /// Returns whether a hit of the `len` bytes at `offset` should be passed to
+    /// [`Queue::note_hit`](crate::Queue::note_hit): it has come to what was read ahead last of a
+    /// sequential stream. A hint that costs a few loads, for hits far from any queue.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// # let mut queue = cache.queue()?;
+    /// # let mut page = [0; 4096];
+    /// if object.try_read_at(8192, &mut page)? && object.reads_ahead_at(8192, 4096) {
+    ///     queue.note_hit(&object, 8192, 4096);
+    /// }
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    #[inline]
+    pub fn reads_ahead_at(&self, offset: u64, len: u64) -> bool {
+        let partition = &self.inner.partition;
+        partition.reads_ahead()
+            && self.inner.streams.has_marker(&partition.page_size.page_range(ByteOffset(offset), len))
     }
 
     /// Returns how many bytes of the range of `len` bytes at `offset` lie in resident pages now. A

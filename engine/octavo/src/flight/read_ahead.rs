@@ -16,7 +16,9 @@ use crate::sync::{Arc, Ordering};
 use crate::wait::TaskId;
 
 impl PartitionInner {
-    fn reads_ahead(&self) -> bool {
+    /// Whether pages are read ahead at all.
+    #[inline]
+    pub fn reads_ahead(&self) -> bool {
         self.windows.max_pages > 0
     }
 

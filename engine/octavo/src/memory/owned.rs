@@ -78,8 +78,10 @@ impl Memory {
     /// Until the `Memory` is dropped or taken apart by [`into_owner`](Memory::into_owner), which
     /// may happen on another thread:
     /// - `owner` keeps the pieces valid for reads and, if a request reads into them, for writes.
-    /// - No Rust code accesses the pieces by plain reads and writes, and no reference to them is
-    ///   used, while a request with the memory is in flight.
+    /// - While a request that reads into them is in flight, no Rust code accesses the pieces by
+    ///   plain reads and writes, and no reference to them is used.
+    /// - While a request that writes their bytes is in flight, no Rust code writes them, except by
+    ///   atomic accesses of bytes. It may read them.
     ///
     /// The pieces may be uninitialised if requests only read into them. Other parties, such as a
     /// guest, the kernel, another process, or atomic accesses of bytes, may access the pieces at

@@ -221,3 +221,25 @@ fn a_read_of_several_pages_counts_each_page_once_wherever_pages_are_missing() {
     let error = object.read_at(0, &mut [0; 8192]).expect_err("closed");
     assert!(matches!(error, octavo::Error::Closed { .. }));
 }
+
+#[test]
+fn calls_that_try_never_wait_and_do_what_the_others_do() {
+    each_mode(|_cache, partition, object| {
+        let (mut six, mut long) = ([0; 6], vec![1; 10_000]);
+        assert!(!object.try_read_at(4096, &mut six).unwrap(), "nothing is resident");
+        assert!(!object.try_write_at(4096, b"octavo"));
+        object.read_at(0, &mut long).unwrap();
+        assert!(object.try_read_at(4096, &mut six).unwrap() && object.try_read_at(0, &mut long).unwrap());
+        let writes_back = object.cache_mode() == CacheMode::Writeback;
+        assert_eq!(object.try_write_at(4096, b"octavo"), writes_back);
+        assert!(!object.try_write_at(4093, b"octavo"), "two pages");
+        assert!(object.try_read_at(4096, &mut six).unwrap());
+        assert_eq!(&six, if writes_back { b"octavo" } else { &[0; 6] });
+        assert!(!object.try_write_at((1 << 20) - 3, b"octavo"), "past the end");
+        assert!(object.try_read_at((1 << 20) - 3, &mut six).is_err());
+        partition.evict().unwrap();
+        assert!(!object.try_read_at(4096, &mut six).unwrap() && !object.try_write_at(4096, b"octavo"));
+        object.close().unwrap();
+        assert!(object.try_read_at(4096, &mut six).is_err() && !object.try_write_at(4096, b"octavo"));
+    });
+}
