@@ -214,6 +214,7 @@ fn loom(root: &Path) -> Outcome {
 }
 
 fn shuttle(root: &Path) -> Outcome {
-    let packages = ["-p", "octavo-table", "-p", "octavo-disk", "-p", "octavo-message", "-p", "octavo"];
+    let names = ["octavo-table", "octavo-disk", "octavo-message", "octavo", "octavo-async"];
+    let packages = names.map(|name| ["-p", name]).concat();
     models::run("shuttle", root, &[&packages[..], &["--lib", "--tests"]].concat())
 }
