@@ -26,5 +26,6 @@ examples! {
     a_lying_network_harms_no_byte: "network",
     values_outlive_the_file_that_they_were_read_from: "key_value",
     a_runtime_reads_without_being_blocked: "runtime",
+    ten_thousand_tasks_share_two_threads: "tasks",
     exports_come_and_go_beside_clients_at_work: "exports",
 }

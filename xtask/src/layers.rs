@@ -97,7 +97,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "octavo-examples",
-        own: &["octavo", "octavo-block", "octavo-random"],
+        own: &["octavo", "octavo-async", "octavo-block", "octavo-random"],
         others: &["tempfile", "tokio"],
         tests: &[],
     },
