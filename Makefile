@@ -3,7 +3,7 @@
 # The Debian packages whose programs the tests run.
 PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 strace valgrind qemu-system-x86 busybox-static \
 	libvirt-clients libxml2-utils fdisk grub-common grub-pc-bin openssl sqlite3 xfsprogs pandoc man-db \
-	systemd abigail-tools pkg-config librocksdb-dev rocksdb-tools
+	systemd abigail-tools pkg-config librocksdb-dev rocksdb-tools python3
 
 # Where `make install` puts things; DESTDIR goes before all of them.
 PREFIX ?= /usr/local

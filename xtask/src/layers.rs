@@ -2,8 +2,8 @@
 //! crates come from a list.
 //!
 //! `recording` -> `table`; `octavo` -> `recording`, `table`, `share`, `disk`, `message`; front ends
-//! and bindings -> `octavo`; `examples` -> `octavo`, the front ends, the bindings; `sim` ->
-//! `recording`, `table`, `share`; `bench` -> `octavo`, `table`, `disk`, the front ends and `sim`;
+//! and bindings -> `octavo`; `examples` -> `octavo`, the front ends, the bindings; `python` ->
+//! `octavo`, `sim`; `sim` -> `recording`, `table`, `share`; `bench` -> `octavo`, `table`, `disk`, the front ends and `sim`;
 //! `cli` -> `bench`, `sim`, the front ends and most of the engine. `random` and `draw` depend on
 //! nothing. The lists of third-party crates keep protocols, command lines and vendors of metrics
 //! out of the engine. A new crate needs a line here, so that its place is decided on purpose.
@@ -79,6 +79,7 @@ const LAYERS: &[Layer] = &[
         tests: &["tempfile"],
     },
     Layer { name: "octavo-c", own: &["octavo"], others: &["libc", "log"], tests: &["cbindgen", "tempfile"] },
+    Layer { name: "octavo-python", own: &["octavo", "octavo-sim"], others: &["libc", "pyo3"], tests: &[] },
     Layer { name: "octavo-draw", own: &[], others: &[], tests: &[] },
     Layer {
         name: "octavo-bench",

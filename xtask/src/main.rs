@@ -20,6 +20,7 @@ mod miri;
 mod models;
 mod mount;
 mod program;
+mod python;
 mod step;
 mod steps;
 mod testing;

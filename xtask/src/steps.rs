@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::cargo::{cargo, command, succeeds, target_of, with_cfg};
 use crate::jobs::{self, Job};
 use crate::step::{Outcome, Step};
-use crate::{dependencies, guest, instructions, layers, miri, models, testing, tidy};
+use crate::{dependencies, guest, instructions, layers, miri, models, python, testing, tidy};
 
 const FMT: Step = Step { name: "fmt", purpose: "the code is formatted", run: fmt };
 const TIDY: Step = Step {
@@ -34,6 +34,7 @@ const DOC: Step =
 const TEST: Step =
     Step { name: "test", purpose: "unit, integration and documentation tests", run: testing::run };
 const UNIT: Step = Step { name: "unit", purpose: "only the unit tests", run: testing::run_units };
+const PYTHON: Step = Step { name: "python", purpose: "the Python package's own tests", run: python::run };
 const LOOM: Step = Step {
     name: "loom",
     purpose: "the table's and the messages' protocols under all interleavings",
@@ -64,6 +65,7 @@ pub const GATE: &[&[&Step]] = &[
     &[&CLIPPY],
     &[&DOC],
     &[&TEST],
+    &[&PYTHON],
     &[&SHUTTLE, &LOOM, &MIRI, &GUEST, &WAYS, &INSTRUCTIONS],
 ];
 
