@@ -1,0 +1,168 @@
+"""The caches of this process that file systems share, and the files that are open in them.
+
+fsspec makes a file system for each thread, so the cache cannot belong to one. A child of `fork`
+begins with none.
+"""
+
+import collections
+import os
+import threading
+import weakref
+
+import octavo
+from octavo._errors import ForkedError, IoError
+
+# Files that stay open without a user. Each has a descriptor if it is local.
+_FILES_MAX = 512
+
+
+class Files:
+    """The open files of one cache."""
+
+    def __init__(self, memory_max):
+        self._cache = octavo.Cache(memory_max)
+        self._partitions = {}
+        self._files = collections.OrderedDict()
+        self._lock = threading.RLock()
+
+    def stat(self):
+        """The statistics of the cache."""
+        return self._cache.stat()
+
+    def take(self, key, identity, opening):
+        """Return the open file of this key and identity, for one user more.
+
+        If there is none, `opening(partition)` opens one. `identity` None opens one in any case.
+        """
+        with self._lock:
+            file = self._files.get(key)
+            if file is not None and (identity is None or file.identity != identity):
+                self._forget(key)
+                file = None
+            if file is None:
+                file = self._files[key] = _File(identity, opening(self._partition))
+                self._shrink()
+            self._files.move_to_end(key)
+            file.users += 1
+            return file
+
+    def give_back(self, file):
+        """End one use of a file."""
+        with self._lock:
+            file.users -= 1
+            if file.is_forgotten and not file.users:
+                file.object.close()
+
+    def forget(self, chosen):
+        """Close the files whose keys are `chosen`, those in use as soon as they are not."""
+        with self._lock:
+            for key in [key for key in self._files if chosen(key)]:
+                self._forget(key)
+
+    def _forget(self, key):
+        file = self._files.pop(key)
+        file.is_forgotten = True
+        if not file.users:
+            file.object.close()
+
+    def _shrink(self):
+        idle = [key for key, file in self._files.items() if not file.users]
+        for key in idle[: max(len(self._files) - _FILES_MAX, 0)]:
+            self._forget(key)
+
+    def _partition(self, page_bytes, read_ahead):
+        settings = (page_bytes, read_ahead)
+        if settings not in self._partitions:
+            name = f"fsspec/{page_bytes}-{read_ahead}"
+            self._partitions[settings] = self._cache.partition(
+                name, page_bytes=page_bytes, read_ahead_max_bytes=read_ahead
+            )
+        return self._partitions[settings]
+
+
+class _File:
+    def __init__(self, identity, opened):
+        self.identity = identity
+        self.object = opened
+        self.users = 0
+        self.is_forgotten = False
+
+
+class Lease:
+    """The use of an open file, as the source of an `OctavoFile`. A child of `fork` opens the file
+    again, in a cache of its own."""
+
+    read_only = True
+
+    def __init__(self, find, take, name, found):
+        """`find()` returns what `found` is: what the file is now. `take(found)` opens it."""
+        self._find = find
+        self._take = take
+        self.name = name
+        self._acquire(found)
+
+    def _acquire(self, found):
+        files, file = self._take(found)
+        self.size = file.object.size
+        self._object = file.object
+        self._identity = file.identity
+        self._end = weakref.finalize(self, _end, os.getpid(), files, file)
+        self._end.atexit = False
+
+    def read(self, size, offset=0):
+        try:
+            return self._object.read(size, offset)
+        except ForkedError:
+            return self._again().read(size, offset)
+
+    def read_into(self, buffer, offset=0):
+        try:
+            return self._object.read_into(buffer, offset)
+        except ForkedError:
+            return self._again().read_into(buffer, offset)
+
+    def pin(self, offset=0):
+        try:
+            return self._object.pin(offset)
+        except ForkedError:
+            return self._again().pin(offset)
+
+    def close(self):
+        self._end()
+
+    def _again(self):
+        self._end.detach()
+        identity = self._identity
+        self._acquire(self._find())
+        if identity is not None and identity != self._identity:
+            raise IoError(116, f"{self.name}: the file has changed since it was opened")
+        return self._object
+
+
+def _end(pid, files, file):
+    if pid == os.getpid():
+        files.give_back(file)
+
+
+_lock = threading.Lock()
+_all: dict[int, Files] = {}
+
+
+def files(memory_max):
+    """Return the files of the cache of this size, which all file systems of the process share."""
+    size = octavo.bytes_of(memory_max)
+    with _lock:
+        if size not in _all:
+            _all[size] = Files(size)
+        return _all[size]
+
+
+def _forget_parent():
+    global _lock, _all
+    # The parent's caches must not be dropped here under a lock that another thread held.
+    _inherited.append(_all)
+    _lock, _all = threading.Lock(), {}
+
+
+_inherited: list[dict[int, Files]] = []
+os.register_at_fork(after_in_child=_forget_parent)
