@@ -1,5 +1,8 @@
 //! `cargo xtask python`: the tests of the Python package. They need `python3` of at least 3.11 and
 //! nothing from a package index: tests that need numpy or fsspec are skipped without them.
+//!
+//! `bindings/python/check.sh` (`cargo xtask python-suites`) installs the wheel, and runs these
+//! tests and suites of other projects with it.
 
 use std::path::Path;
 use std::process::Command;
@@ -60,4 +63,14 @@ fn lay_out(root: &Path, folder: &Path) -> std::io::Result<()> {
     }
     std::fs::copy(target_of(root, "debug/lib_octavo.so"), package.join("_octavo.abi3.so"))?;
     Ok(())
+}
+
+/// Installs the wheel in clean environments, and runs the suites of other projects.
+pub fn run_suites(root: &Path) -> Outcome {
+    let script = root.join(PACKAGE).join("check.sh");
+    match Command::new(&script).current_dir(root).status() {
+        Ok(status) if status.success() => Outcome::Passed,
+        Ok(status) => Outcome::Failed(format!("{}: {status}", script.display())),
+        Err(error) => Outcome::Failed(format!("{}: {error}", script.display())),
+    }
 }

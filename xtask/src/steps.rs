@@ -92,6 +92,11 @@ pub const LONG: &[&Step] = &[
         run: package,
     },
     &Step {
+        name: "python-suites",
+        purpose: "the wheel in clean environments; suites of fsspec, zarr and others (minutes, network)",
+        run: python::run_suites,
+    },
+    &Step {
         name: "resident",
         purpose: "memory_max bounds the process through 100,000 connections and 40,000 threads (minutes)",
         run: resident,
