@@ -2,11 +2,12 @@
 //! crates come from a list.
 //!
 //! `recording` -> `table`; `octavo` -> `recording`, `table`, `share`, `disk`, `message`; front ends
-//! and bindings -> `octavo`; `examples` -> `octavo`, the front ends, the bindings; `python` ->
-//! `octavo`, `sim`; `sim` -> `recording`, `table`, `share`; `bench` -> `octavo`, `table`, `disk`, the front ends and `sim`;
-//! `cli` -> `bench`, `sim`, the front ends and most of the engine. `random` and `draw` depend on
-//! nothing. The lists of third-party crates keep protocols, command lines and vendors of metrics
-//! out of the engine. A new crate needs a line here, so that its place is decided on purpose.
+//! and bindings -> `octavo`; `examples` -> `octavo`, the front ends, the bindings; `sim` ->
+//! `recording`, `table`, `share`; `bench` -> `octavo`, `table`, `disk`, the front ends and `sim`;
+//! `python` -> `octavo`, `sim`; `cli` -> `bench`, `sim`, the front ends and most of the engine.
+//! `random` and `draw` depend on nothing. The lists of third-party crates keep protocols, command
+//! lines and vendors of metrics out of the engine. A new crate needs a line here, so that its place
+//! is decided on purpose.
 
 use std::path::Path;
 use std::process::Command;
