@@ -114,6 +114,13 @@ impl AsyncObject {
             // Fails before the memory is allocated.
             self.object.resident_bytes(offset, len as u64)?;
         }
+        if len <= self.piece_max() {
+            fair::turn().await;
+            return match self.try_read_bytes(offset, len)? {
+                Some(bytes) => Ok(bytes.into()),
+                None => Ok(self.fetch(offset, len).await.into_bytes()?.into()),
+            };
+        }
         let mut bytes = vec![0; len];
         self.read_at(offset, &mut bytes).await?;
         Ok(bytes.into())
@@ -332,6 +339,11 @@ impl AsyncObject {
             self.passed(offset, buffer.len());
         }
         Ok(hits)
+    }
+
+    fn try_read_bytes(&self, offset: u64, len: usize) -> Result<Option<Vec<u8>>, Error> {
+        let mut bytes = vec![0; len];
+        Ok(self.try_read(offset, &mut bytes)?.then_some(bytes))
     }
 
     /// Lets the driver read ahead if a sequential stream has come to what was read ahead last.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -174,4 +175,65 @@ pub fn is_alone(name: &str) -> bool {
     command.args(["--exact", name, "--nocapture"]).env(MARK, "1");
     assert!(command.status().unwrap().success(), "{name} failed in a process of its own");
     false
+}
+
+/// Owners of memory that are alive.
+static OWNERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Memory that counts itself.
+pub struct Counted(Vec<u8>);
+
+impl Counted {
+    pub fn new(bytes: Vec<u8>) -> Counted {
+        OWNERS.fetch_add(1, Relaxed);
+        Counted(bytes)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        OWNERS.fetch_sub(1, Relaxed);
+    }
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::ops::Deref for Counted {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Counted {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+/// A number from the environment.
+pub fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
+}
+
+pub fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Waits until the dropped calls of a scene have ended, and checks that nothing is left of them:
+/// no call, no memory, no pin. Only in a process of its own.
+pub fn nothing_is_left(scene: Scene, charged: u64) {
+    let Scene { object, driver, partition, cache, late } = scene;
+    until(|| driver.stat().running + driver.stat().orphans == 0);
+    let stat = driver.stat();
+    assert_eq!((stat.waiting, stat.ended), (0, 0));
+    until(|| OWNERS.load(Relaxed) == 0 && cache.stat().buffers_used_bytes <= charged);
+    assert_eq!(partition.pinned_bytes(), 0);
+    drop((object, driver));
+    drop((partition, cache, late));
 }
