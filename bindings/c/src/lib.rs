@@ -3,8 +3,8 @@
 //!
 //! - Handles (`octavo_cache`, ...) are opaque. A function takes a null handle for an invalid
 //!   argument; freeing a null handle does nothing.
-//! - No panic leaves a function ([`call`]). A panic becomes `OCTAVO_EPANIC`.
-//! - Structs that a caller fills begin with their size ([`versioned`]), so that later versions can
+//! - No panic leaves a function (`call.rs`). A panic becomes `OCTAVO_EPANIC`.
+//! - Structs that a caller fills begin with their size (`versioned.rs`), so that later versions can
 //!   have more members. Zero in any other member means the default.
 //!
 //! Not here: anything that a Rust program would miss in the engine itself.
