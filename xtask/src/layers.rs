@@ -80,7 +80,12 @@ const LAYERS: &[Layer] = &[
         tests: &["tempfile"],
     },
     Layer { name: "octavo-c", own: &["octavo"], others: &["libc", "log"], tests: &["cbindgen", "tempfile"] },
-    Layer { name: "octavo-python", own: &["octavo", "octavo-sim"], others: &["libc", "pyo3"], tests: &[] },
+    Layer {
+        name: "octavo-python",
+        own: &["octavo", "octavo-sim"],
+        others: &["libc", "pyo3"],
+        tests: &["tempfile"],
+    },
     Layer { name: "octavo-draw", own: &[], others: &[], tests: &[] },
     Layer {
         name: "octavo-bench",

@@ -20,7 +20,6 @@ mod miri;
 mod models;
 mod mount;
 mod program;
-mod python;
 mod step;
 mod steps;
 mod testing;

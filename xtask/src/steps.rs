@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::cargo::{cargo, command, succeeds, target_of, with_cfg};
 use crate::jobs::{self, Job};
 use crate::step::{Outcome, Step};
-use crate::{dependencies, guest, instructions, layers, miri, models, python, testing, tidy};
+use crate::{dependencies, guest, instructions, layers, miri, models, testing, tidy};
 
 const FMT: Step = Step { name: "fmt", purpose: "the code is formatted", run: fmt };
 const TIDY: Step = Step {
@@ -34,7 +34,6 @@ const DOC: Step =
 const TEST: Step =
     Step { name: "test", purpose: "unit, integration and documentation tests", run: testing::run };
 const UNIT: Step = Step { name: "unit", purpose: "only the unit tests", run: testing::run_units };
-const PYTHON: Step = Step { name: "python", purpose: "the Python package's own tests", run: python::run };
 const LOOM: Step = Step {
     name: "loom",
     purpose: "the table's and the messages' protocols under all interleavings",
@@ -65,7 +64,6 @@ pub const GATE: &[&[&Step]] = &[
     &[&CLIPPY],
     &[&DOC],
     &[&TEST],
-    &[&PYTHON],
     &[&SHUTTLE, &LOOM, &MIRI, &GUEST, &WAYS, &INSTRUCTIONS],
 ];
 
@@ -94,7 +92,7 @@ pub const LONG: &[&Step] = &[
     &Step {
         name: "python-suites",
         purpose: "the wheel in clean environments; suites of fsspec, zarr and others (minutes, network)",
-        run: python::run_suites,
+        run: python_suites,
     },
     &Step {
         name: "resident",
@@ -224,4 +222,14 @@ fn shuttle(root: &Path) -> Outcome {
     let names = ["octavo-table", "octavo-disk", "octavo-message", "octavo", "octavo-async"];
     let packages = names.map(|name| ["-p", name]).concat();
     models::run("shuttle", root, &[&packages[..], &["--lib", "--tests"]].concat())
+}
+
+/// Installs the wheel of Python in clean environments, and runs the suites of other projects.
+fn python_suites(root: &Path) -> Outcome {
+    let script = root.join("bindings/python/check.sh");
+    match Command::new(&script).current_dir(root).status() {
+        Ok(status) if status.success() => Outcome::Passed,
+        Ok(status) => Outcome::Failed(format!("{}: {status}", script.display())),
+        Err(error) => Outcome::Failed(format!("{}: {error}", script.display())),
+    }
 }
