@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { LEN = 8 << 20, PIECE = 128, READS = 20000000 };
+enum { LEN = 8 << 20, PIECE = 128, READS = 5000000 };
 
 static void check(int code) {
     if (code != OCTAVO_OK) {

@@ -7,7 +7,7 @@ use octavo::{Advice, Cache, CacheConfig, PartitionConfig};
 
 const LEN: u64 = 8 << 20;
 const PIECE: u64 = 128;
-const READS: i32 = 20_000_000;
+const READS: i32 = 5_000_000;
 
 fn main() -> Result<(), octavo::Error> {
     let cache = Cache::new(CacheConfig::default())?;

@@ -13,12 +13,12 @@ flags="-O2 -Iinclude benchmark/hit.c -o"
 cc $flags "$out/shared" -L"$out/lib" -loctavo -Wl,-rpath,"$out/lib"
 # shellcheck disable=SC2086
 cc $flags "$out/static" -L"$out/lib" -l:liboctavo.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
-for round in 1 2 3 4 5 6 7 8 9 10 11; do
+for round in $(seq 41); do
     "$target/release/examples/hit" >> "$out/rust.txt"
     "$out/shared" >> "$out/shared.txt"
     "$out/static" >> "$out/static.txt"
 done
-median() { sort -n "$1" | sed -n 6p; }
+median() { sort -n "$1" | sed -n 21p; }
 for side in rust shared static; do
     awk -v side="$side" -v rust="$(median "$out/rust.txt")" -v own="$(median "$out/$side.txt")" \
         -v least="$(sort -n "$out/$side.txt" | head -n 1)" -v most="$(sort -n "$out/$side.txt" | tail -n 1)" \
