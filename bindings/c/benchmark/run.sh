@@ -22,5 +22,6 @@ median() { sort -n "$1" | sed -n 21p; }
 for side in rust shared static; do
     awk -v side="$side" -v rust="$(median "$out/rust.txt")" -v own="$(median "$out/$side.txt")" \
         -v least="$(sort -n "$out/$side.txt" | head -n 1)" -v most="$(sort -n "$out/$side.txt" | tail -n 1)" \
-        'BEGIN { printf "%-7s %6.2f ns a read (%.2f to %.2f), rate %.2f of Rust\n", side, own, least, most, rust / own }'
+        'BEGIN { printf "%-7s %6.2f ns a read (%.2f to %.2f), rate %.2f of Rust\n", \
+            side, own, least, most, rust / own }'
 done

@@ -412,8 +412,8 @@ typedef struct octavo_curve_point {
      */
     uint64_t bytes;
     /**
-     * Misses that the partition would have had recently with this size: about so many of the last
-     * requests, of which older ones count less.
+     * The estimated misses of recent page requests if the partition had this size. Older requests
+     * count less.
      */
     double misses;
 } octavo_curve_point;

@@ -66,6 +66,34 @@ fn open(
     })
 }
 
+/// Opens a file or a device, and creates a file of so many bytes if it may.
+///
+/// # Safety
+/// As [`octavo_open`].
+unsafe fn open_path(
+    partition: Option<&octavo_partition>,
+    path: *const c_char,
+    flags: u32,
+    create_len_bytes: Option<u64>,
+    object: Option<&mut *mut octavo_object>,
+) -> c_int {
+    open(partition, object, || {
+        // SAFETY: the caller's promise.
+        let path = unsafe { text(path, "path") }?;
+        let known = OCTAVO_OPEN_READ_ONLY | OCTAVO_OPEN_BUFFERED | OCTAVO_OPEN_NO_LOCK;
+        if flags & !known != 0 {
+            return Err(Failure::invalid(format!("flags are {flags:#x}: {known:#x} are known")));
+        }
+        let options = OpenOptions {
+            read_only: flags & OCTAVO_OPEN_READ_ONLY != 0,
+            direct: flags & OCTAVO_OPEN_BUFFERED == 0,
+            lock: flags & OCTAVO_OPEN_NO_LOCK == 0,
+            create_len_bytes,
+        };
+        Ok(Store::open(Path::new(path), &options)?)
+    })
+}
+
 /// Opens a regular file or a block device that exists. `flags` are `OCTAVO_OPEN_*`, or 0. On
 /// success, `*object` is the caller's to close.
 ///
@@ -81,7 +109,7 @@ pub unsafe extern "C" fn octavo_open(
     object: Option<&mut *mut octavo_object>,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { octavo_open_or_create(partition, path, flags, u64::MAX, object) }
+    unsafe { open_path(partition, path, flags, None, object) }
 }
 
 /// As `octavo_open`. If there is no such file, creates one of `len` zeros, which take no space. A
@@ -97,21 +125,8 @@ pub unsafe extern "C" fn octavo_open_or_create(
     len: u64,
     object: Option<&mut *mut octavo_object>,
 ) -> c_int {
-    open(partition, object, || {
-        // SAFETY: the caller's promise.
-        let path = unsafe { text(path, "path") }?;
-        let known = OCTAVO_OPEN_READ_ONLY | OCTAVO_OPEN_BUFFERED | OCTAVO_OPEN_NO_LOCK;
-        if flags & !known != 0 {
-            return Err(Failure::invalid(format!("flags are {flags:#x}: {known:#x} are known")));
-        }
-        let options = OpenOptions {
-            read_only: flags & OCTAVO_OPEN_READ_ONLY != 0,
-            direct: flags & OCTAVO_OPEN_BUFFERED == 0,
-            lock: flags & OCTAVO_OPEN_NO_LOCK == 0,
-            create_len_bytes: (len != u64::MAX).then_some(len),
-        };
-        Ok(Store::open(Path::new(path), &options)?)
-    })
+    // SAFETY: the caller's promise.
+    unsafe { open_path(partition, path, flags, Some(len), object) }
 }
 
 /// Opens a new store of `len` zeros in memory, for trials and tests. Its bytes are lost with it.

@@ -166,8 +166,8 @@ pub extern "C" fn octavo_partition_evict(partition: Option<&octavo_partition>) -
 pub struct octavo_curve_point {
     /// A size of the partition's pages, in bytes.
     pub bytes: u64,
-    /// Misses that the partition would have had recently with this size: about so many of the last
-    /// requests, of which older ones count less.
+    /// The estimated misses of recent page requests if the partition had this size. Older requests
+    /// count less.
     pub misses: f64,
 }
 

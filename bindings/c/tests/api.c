@@ -157,7 +157,8 @@ static void queues(void) {
     IS(octavo_queue_new(cache, &queue) == OCTAVO_OK);
     octavo_request requests[3] = {
         { .size = sizeof requests[0], .op = OCTAVO_OP_READ, .user_data = 1, .len = PAGE, .memory = bytes[0] },
-        { .size = sizeof requests[0], .op = OCTAVO_OP_READ, .user_data = 2, .offset = LEN, .len = 1, .memory = bytes[1] },
+        { .size = sizeof requests[0], .op = OCTAVO_OP_READ, .user_data = 2, .offset = LEN, .len = 1,
+          .memory = bytes[1] },
         { .size = sizeof requests[0], .op = OCTAVO_OP_SYNC, .user_data = 3 },
     };
     octavo_request wrong[2] = { requests[0], { .size = sizeof wrong[0], .op = 77 } };

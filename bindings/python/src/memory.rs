@@ -98,7 +98,7 @@ pub fn new_bytes<'py>(
     let new = unsafe { Bound::from_owned_ptr_or_err(py, new) }?;
     // SAFETY: the object is `bytes`.
     let start = unsafe { ffi::PyBytes_AsString(new.as_ptr()) };
-    // Nobody else has a reference to the object yet, so its bytes may change.
+    // Only this function has a reference to the object so far, so it may fill the bytes.
     fill(Memory { start: start.cast(), len })?;
     // SAFETY: the object is `bytes`.
     Ok(unsafe { new.cast_into_unchecked() })

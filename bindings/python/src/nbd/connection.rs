@@ -174,7 +174,7 @@ impl Connection {
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Fault {
-    /// The server refused it, or its store failed. The connection goes on.
+    /// The server refused it, or its store failed. The connection serves further requests.
     Server(io::Error),
     /// The connection broke.
     Connection(io::Error),

@@ -293,7 +293,7 @@ fn a_server_that_was_stopped_too_long_serves_nothing_old() {
         for file in &kept {
             scope.spawn(|| assert!(read(file) == [2; LEN]));
         }
-        // The server finds the reads waiting when it goes on.
+        // The stopped server will find the reads waiting as soon as it continues.
         std::thread::sleep(Duration::from_millis(300));
         signal(rustix::process::Signal::CONT);
     });

@@ -142,6 +142,12 @@ impl Served {
     /// Returns the errors of files that could not be written, or `None` if it takes longer.
     pub fn remove(&self, most: Duration) -> Option<Vec<String>> {
         self.end(most);
+        self.wait_until_closed(most)
+    }
+
+    /// Waits until its files are written and closed, at most for this long, after it has ended.
+    /// Returns the errors of files that could not be written, or `None` if it takes longer.
+    pub fn wait_until_closed(&self, most: Duration) -> Option<Vec<String>> {
         lock(&self.closed).recv_timeout(most).ok()
     }
 }

@@ -62,10 +62,11 @@ impl Mounts {
         }
     }
 
-    /// Waits until the files of all are closed, at most for this long each. Returns the errors of
-    /// files that could not be written.
+    /// Waits until the files of all, which have ended, are closed, at most for this long each.
+    /// Returns the errors of files that could not be written.
     pub fn close(&self, most: Duration) -> Vec<String> {
-        self.list().iter().flat_map(|mounted| mounted.served.remove(most).unwrap_or_default()).collect()
+        let lost = |mounted: &Mounted| mounted.served.wait_until_closed(most).unwrap_or_default();
+        self.list().iter().flat_map(lost).collect()
     }
 
     /// Their figures.
