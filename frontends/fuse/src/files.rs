@@ -34,6 +34,7 @@ use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 
 use crate::errors::{errno_of, length_errno};
+use crate::in_flight::WritesInFlight;
 use crate::labels::{Opened, display_name};
 use crate::leases::{Leased, Leases};
 use crate::lower::{self, Key, Stamp};
@@ -55,6 +56,8 @@ pub struct File {
     seen: Mutex<Seen>,
     /// Where pages are kept under leases.
     lease: Option<Leased>,
+    /// Those through the cache.
+    pub writes: WritesInFlight,
 }
 
 /// A change of a file by this mount, from before it begins until it has ended (F3).
@@ -384,6 +387,7 @@ impl Files {
             ended: AtomicU64::new(0),
             seen: Mutex::new(Seen { stamp, counts: Counts::default() }),
             lease: self.leases.as_ref().map(|leases| leases.of(node)),
+            writes: WritesInFlight::default(),
         });
         let entry = Arc::new(Entry { file, state: Mutex::default() });
         let mut table = lock(&self.table);

@@ -20,7 +20,9 @@ use crate::lower::{self, Key};
 use crate::nodes::{Node, Nodes};
 use crate::options::MountOptions;
 use crate::place::handle_of;
-use crate::wire::{Attr, AttrOut, EntryOut, NOTIFY_PRUNE, NotifyPruneOut, ROOT};
+use crate::wire::{
+    Attr, AttrOut, EntryOut, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalInodeOut, NotifyPruneOut, ROOT,
+};
 
 /// What all threads of a mount share.
 pub struct Fs {
@@ -67,6 +69,17 @@ impl Fs {
                  memory_max"
             );
             self.nodes.cannot_shrink();
+        }
+    }
+
+    /// Has the kernel ask for the attributes of a node again. It waits for nothing meanwhile, in
+    /// contrast to when it drops pages.
+    pub fn outdate_attributes(&self, node: &Node, device: &Device) {
+        let attributes = NotifyInvalInodeOut { ino: node.id, off: -1, len: 0 };
+        match device.notify(NOTIFY_INVAL_INODE, &[attributes.as_bytes()]) {
+            // The kernel has forgotten the node, or the mount has ended.
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
+            Err(errno) => log::warn!("the kernel keeps old attributes of a file: {errno}"),
         }
     }
 

@@ -30,6 +30,7 @@ mod errors;
 mod files;
 mod fs;
 mod handles;
+mod in_flight;
 mod labels;
 mod lease_calls;
 mod leases;

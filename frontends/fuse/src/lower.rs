@@ -170,30 +170,33 @@ pub fn set_times(
 }
 
 /// Takes the set-user-ID bit, the set-group-ID bit and the capabilities of a file that its writer
-/// may not keep.
-pub fn take_privileges(node: impl AsFd) -> Result<(), Errno> {
+/// may not keep. Returns whether the file had such a bit.
+pub fn take_privileges(node: impl AsFd, writer: Caller) -> Result<bool, Errno> {
     let stat = stat(&node)?;
     let (mode, mut kept) = (u32::from(stat.stx_mode), u32::from(stat.stx_mode));
     kept &= !0o4000;
-    // Without the group's right to execute, the bit means mandatory locks.
-    if mode & 0o2010 == 0o2010 {
+    // Without the group's right to execute, the bit gives nobody a group; members and root keep it.
+    if mode & 0o2000 != 0 && (mode & 0o010 != 0 || writer.uid != 0 && !writer.is_member_of(stat.stx_gid)) {
         kept &= !0o2000;
     }
-    if kept != mode {
+    let has_changed = kept != mode;
+    if has_changed {
         set_mode(&node, kept)?;
     }
     match rustix::fs::removexattr(link_of(node.as_fd()), "security.capability") {
         // EPERM without root, even if there is none: the write itself removes it then.
-        Ok(()) | Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM) => Ok(()),
+        Ok(()) | Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM) => Ok(has_changed),
         Err(errno) => Err(errno),
     }
 }
 
-/// The user on whose behalf files are created.
+/// The user on whose behalf files are created and changed.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub uid: RawUid,
     pub gid: RawGid,
+    /// The thread; 0 if it is in another PID namespace.
+    pub thread: u32,
 }
 
 /// While it lives, the thread creates files as another user.
@@ -204,6 +207,14 @@ pub struct Disguise(bool);
 const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH);
 
 impl Caller {
+    /// Whether the caller is in a group. The protocol tells only the first of its groups.
+    fn is_member_of(self, gid: RawGid) -> bool {
+        self.gid == gid
+            || self.thread != 0
+                && std::fs::read_to_string(format!("/proc/{}/status", self.thread))
+                    .is_ok_and(|status| has_group(&status, gid))
+    }
+
     /// Makes this thread create files as the caller, if the process is root's.
     pub fn disguise(self) -> Result<Disguise, Errno> {
         let is_needed = rustix::process::geteuid().is_root() && (self.uid, self.gid) != (0, 0);
@@ -275,9 +286,22 @@ fn has_kill_pending(status: &str) -> bool {
     pending.is_some_and(|signals| signals & 1 << (libc::SIGKILL - 1) != 0)
 }
 
+/// Whether the thread of a status of /proc has a supplementary group.
+fn has_group(status: &str, gid: RawGid) -> bool {
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    groups.is_some_and(|groups| groups.split_whitespace().any(|group| group.parse() == Ok(gid)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn supplementary_groups_are_read() {
+        let status = "Name:\tcat\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nNStgid:\t1\n";
+        assert!(has_group(status, 4) && has_group(status, 1000));
+        assert!(!has_group(status, 7) && !has_group(status, 2) && !has_group("Groups:\t \n", 0));
+    }
 
     #[test]
     fn the_killed_are_told_from_the_living() {

@@ -31,6 +31,7 @@ use crate::device::{Device, Nothing};
 use crate::errors::errno_of;
 use crate::fs::Fs;
 use crate::handles::Open;
+use crate::in_flight::Waiting;
 use crate::looks::Looks;
 use crate::lower;
 use crate::operations::{Outcome, Pending, ReadPlan, Request, WritePlan};
@@ -44,6 +45,9 @@ pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
 /// A request: its head, its arguments, and the bytes of a write.
 pub const REQUEST_BYTES_MAX: usize = TRANSFER_BYTES_MAX + 4096;
 
+/// The size of the kernel's pages, or a part of it.
+const KERNEL_PAGE_BYTES: u64 = 4096;
+
 /// How long a program waits until it is asked whether it was killed, at most twice.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -53,7 +57,7 @@ const TAKEN_MAX: usize = 32;
 /// A thread of a mount.
 pub struct Worker {
     fs: Arc<Fs>,
-    device: Device,
+    device: Arc<Device>,
     cache: Cache,
     queue: Queue,
     /// Readable when a request waits or the mount ends.
@@ -76,6 +80,8 @@ pub struct Worker {
 
 /// A request that the cache works on.
 struct InFlight {
+    /// Where it came from.
+    device: Arc<Device>,
     pending: Pending,
     /// The thread that waits for it, and since when.
     caller: u32,
@@ -121,6 +127,7 @@ impl Worker {
             "memory_max leaves no room for a thread's buffer of 1 MiB: raise it, or use fewer threads",
         )?;
         let events = events(&device, stop).map_err(|errno| format!("cannot wait for requests: {errno}"))?;
+        let device = Arc::new(device);
         Ok(Worker {
             fs,
             device,
@@ -160,6 +167,8 @@ impl Worker {
             self.submit();
             self.collect();
             self.let_go_of_the_killed();
+            // Reads that have waited for a write.
+            self.submit();
             let is_last = self.fs.is_stopping.load(SeqCst) && taken != More::Likely;
             match taken {
                 _ if is_last && self.queue.pending() == 0 => return,
@@ -205,7 +214,9 @@ impl Worker {
         };
         self.out.clear();
         let outcome = match Opcode::of(head.opcode) {
-            Some(operation) => self.fs.handle(operation, Request { head, body }, &mut self.out),
+            Some(operation) => {
+                self.fs.handle(operation, Request { device: &self.device, head, body }, &mut self.out)
+            }
             None => Err(Errno::NOSYS),
         };
         match outcome {
@@ -218,35 +229,50 @@ impl Worker {
     }
 
     fn read(&mut self, head: &InHeader, plan: ReadPlan) {
-        let unique = head.unique;
-        if plan.len == 0 {
-            return self.device.reply(unique, Ok(()), &[]);
-        }
-        let ReadPlan { open, offset, len, is_uncached } = plan;
-        if let Some(reference) = self.fs.options.reference {
-            let read = self.reference.read(reference, &open, offset, &mut self.received[..len]);
-            let bytes = read.map_or(&[][..], |len| &self.received[..len]);
-            return self.device.reply(unique, read.map(drop), bytes);
-        }
+        let (unique, caller) = (head.unique, head.pid);
+        let ReadPlan { open, offset, size, is_uncached } = plan;
         if is_uncached {
-            let read = open.read_uncached(offset, &mut self.received[..len]);
+            let read = open.read_uncached(offset, &mut self.received[..size]);
             let bytes = read.map_or(&[][..], |len| &self.received[..len]);
             return self.device.reply(unique, read.map(drop), bytes);
+        }
+        let read = Waiting { device: self.device.clone(), unique, caller, offset, size };
+        // The kernel's own pages begin at a page.
+        if offset % KERNEL_PAGE_BYTES > 0 || !open.file.writes.any() {
+            return self.serve(&open, read);
+        }
+        let range = offset..offset.saturating_add(size as u64);
+        if let Some(read) = open.file.writes.hold(range, read) {
+            self.serve(&open, read);
+        }
+    }
+
+    /// Answers a read from the cache.
+    fn serve(&mut self, open: &Arc<Open>, read: Waiting) {
+        let Waiting { device, unique, caller, offset, size } = read;
+        let len = open.file.len_bytes().saturating_sub(offset).min(size as u64) as usize;
+        if len == 0 {
+            return device.reply(unique, Ok(()), &[]);
+        }
+        if let Some(reference) = self.fs.options.reference {
+            let read = self.reference.read(reference, open, offset, &mut self.received[..len]);
+            let bytes = read.map_or(&[][..], |len| &self.received[..len]);
+            return device.reply(unique, read.map(drop), bytes);
         }
         let object = open.file.object();
-        if self.resident.reply(&self.device, unique, &object, offset, len) {
+        if self.resident.reply(&device, unique, &object, offset, len) {
             // After the reply, so that the program does not wait for this.
             return self.queue.note_hit(&object, offset, len as u64);
         }
         drop(object);
         if let Some(buffer) = self.cache.buffer(len) {
             let op = Op::Read { offset, len, buffer };
-            return self.add(head.pid, op, Pending::Read { unique, len, open });
+            return self.add(device, caller, op, Pending::Read { unique, len, open: open.clone() });
         }
         // The request itself is not needed any more.
-        let read = read_now(&open, offset, &mut self.received[..len]);
+        let read = read_now(open, offset, &mut self.received[..len]);
         let bytes = read.map_or(&[][..], |len| &self.received[..len]);
-        self.device.reply(unique, read.map(drop), bytes);
+        device.reply(unique, read.map(drop), bytes);
     }
 
     fn write(&mut self, head: &InHeader, plan: WritePlan, request_len: usize) {
@@ -255,15 +281,29 @@ impl Worker {
         if let Some(written) = plan.write_uncached(bytes) {
             return self.reply_to_write(unique, written);
         }
+        let flight = plan.begin();
         let is_at_once = plan.extends || plan.open.file.object().cache_mode() == octavo::CacheMode::Writeback;
         if !is_at_once && let Some(mut buffer) = self.cache.buffer(plan.len) {
             buffer[..plan.len].copy_from_slice(bytes);
             let WritePlan { open, offset, len, change, .. } = plan;
             let op = Op::Write { offset, len, buffer, durable: open.is_durable };
-            return self.add(head.pid, op, Pending::Write { unique, len, open, change });
+            return self.add(
+                self.device.clone(),
+                head.pid,
+                op,
+                Pending::Write { unique, len, open, change, flight },
+            );
         }
         let result = plan.write_now(bytes);
+        self.end_write(&plan.open, flight);
         self.reply_to_write(unique, result);
+    }
+
+    /// Ends a write, and serves the reads that have waited for it alone.
+    fn end_write(&mut self, open: &Arc<Open>, flight: u64) {
+        for read in open.file.writes.end(flight) {
+            self.serve(open, read);
+        }
     }
 
     fn reply_to_write(&self, unique: u64, result: Result<usize, Errno>) {
@@ -273,12 +313,13 @@ impl Worker {
     }
 
     /// Leaves an operation to the cache, which gets it with the others of this turn.
-    fn add(&mut self, caller: u32, op: Op, pending: Pending) {
+    fn add(&mut self, device: Arc<Device>, caller: u32, op: Op, pending: Pending) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.pending.push(None);
             self.pending.len() - 1
         });
-        self.pending[place] = Some(InFlight { pending, caller, since: Instant::now(), is_answered: false });
+        self.pending[place] =
+            Some(InFlight { device, pending, caller, since: Instant::now(), is_answered: false });
         self.added.push(CacheRequest { op, user_data: place as u64 });
     }
 
@@ -311,7 +352,7 @@ impl Worker {
 
     fn complete(&mut self, completion: Completion) {
         let place = completion.user_data as usize;
-        let Some(InFlight { pending, is_answered, .. }) = self.pending[place].take() else { return };
+        let Some(InFlight { device, pending, is_answered, .. }) = self.pending[place].take() else { return };
         self.free.push(place);
         if is_answered {
             return;
@@ -325,11 +366,14 @@ impl Worker {
                     result => result.map(|()| len).map_err(|error| errno_of(&error)),
                 };
                 match result {
-                    Ok(len) => self.device.reply(unique, Ok(()), &buffer[..len]),
-                    Err(errno) => self.device.reply(unique, Err(errno), &[]),
+                    Ok(len) => device.reply(unique, Ok(()), &buffer[..len]),
+                    Err(errno) => device.reply(unique, Err(errno), &[]),
                 }
             }
-            (Pending::Write { unique, len, open, change: _change }, Op::Write { offset, buffer, .. }) => {
+            (
+                Pending::Write { unique, len, open, change: _change, flight },
+                Op::Write { offset, buffer, .. },
+            ) => {
                 let result = match completion.result {
                     // The file was cut meanwhile, or has another object (F4).
                     Err(octavo::Error::PastEnd { .. } | octavo::Error::Closed { .. }) => {
@@ -337,6 +381,7 @@ impl Worker {
                     }
                     result => result.map(|()| len).map_err(|error| errno_of(&error)),
                 };
+                self.end_write(&open, flight);
                 self.reply_to_write(unique, result);
             }
             _ => unreachable!("a completion returns the operation of its request"),
@@ -355,12 +400,21 @@ impl Worker {
             return;
         }
         self.asked = now;
+        let mut writes = Vec::new();
         for one in self.pending.iter_mut().flatten() {
             let is_late = !one.is_answered && now - one.since >= PATIENCE;
-            if is_late && lower::is_killed(one.caller) {
-                one.is_answered = true;
-                self.device.reply(one.pending.unique(), Err(Errno::INTR), &[]);
+            if !is_late {
+                continue;
             }
+            // A store that hangs does not keep those who read.
+            writes.extend(one.pending.write());
+            if lower::is_killed(one.caller) {
+                one.is_answered = true;
+                one.device.reply(one.pending.unique(), Err(Errno::INTR), &[]);
+            }
+        }
+        for (open, flight) in writes {
+            self.end_write(&open, flight);
         }
     }
 

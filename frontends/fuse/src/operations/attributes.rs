@@ -71,7 +71,7 @@ impl Fs {
             }
         }
         if has(set::KILL_SUIDGID) {
-            lower::take_privileges(node.place.at()?)?;
+            lower::take_privileges(node.place.at()?, request.caller())?;
         }
         let access = time(wanted.valid, set::ATIME, set::ATIME_NOW, wanted.atime, wanted.atimensec);
         let modification = time(wanted.valid, set::MTIME, set::MTIME_NOW, wanted.mtime, wanted.mtimensec);

@@ -20,11 +20,11 @@ use crate::wire::{
     OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_KILL_SUIDGID, WriteIn, WriteOut, open,
 };
 
-/// A read whose range lies in the file, as far as it is served from the cache.
+/// A read of this many bytes, or of fewer at the file's end.
 pub struct ReadPlan {
     pub open: Arc<Open>,
     pub offset: u64,
-    pub len: usize,
+    pub size: usize,
     pub is_uncached: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct WritePlan {
 /// A request between its submission to the cache and its reply.
 pub enum Pending {
     Read { unique: u64, len: usize, open: Arc<Open> },
-    Write { unique: u64, len: usize, open: Arc<Open>, change: Change },
+    Write { unique: u64, len: usize, open: Arc<Open>, change: Change, flight: u64 },
 }
 
 impl Pending {
@@ -49,6 +49,14 @@ impl Pending {
     pub fn unique(&self) -> u64 {
         let (Pending::Read { unique, .. } | Pending::Write { unique, .. }) = self;
         *unique
+    }
+
+    /// The file and the number of a write.
+    pub fn write(&self) -> Option<(Arc<Open>, u64)> {
+        match self {
+            Pending::Read { .. } => None,
+            Pending::Write { open, flight, .. } => Some((open.clone(), *flight)),
+        }
     }
 
     /// The file that the request is about.
@@ -64,6 +72,13 @@ impl WritePlan {
     pub fn write_uncached(&self, bytes: &[u8]) -> Option<Result<usize, Errno>> {
         let writer = self.open.writer.as_ref()?;
         Some(writer.write((!self.extends).then_some(self.offset), bytes, self.open.is_durable))
+    }
+
+    /// Has reads of the range wait. Returns the number of the write, for its end.
+    pub fn begin(&self) -> u64 {
+        // The end is not known yet.
+        let end = if self.extends { u64::MAX } else { self.offset + self.len as u64 };
+        self.open.file.writes.begin(self.offset..end)
     }
 
     /// Writes the bytes before it returns. Returns how many were written.
@@ -210,9 +225,7 @@ impl Fs {
         let ReadIn { fh, offset, size, .. } = request.body.take()?;
         let open = self.handles.file(fh)?;
         let is_uncached = open.is_uncached();
-        let left = if is_uncached { u64::MAX } else { open.file.len_bytes().saturating_sub(offset) };
-        let len = u64::from(size).min(left) as usize;
-        Ok(ReadPlan { open, offset, len, is_uncached })
+        Ok(ReadPlan { open, offset, size: size as usize, is_uncached })
     }
 
     pub(super) fn write(&self, mut request: Request<'_>) -> Result<WritePlan, Errno> {
@@ -221,7 +234,7 @@ impl Fs {
         let len = size as usize;
         let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
         if write_flags & WRITE_KILL_SUIDGID != 0 {
-            lower::take_privileges(open.node.place.at()?)?;
+            self.take_privileges(&open.node, &request)?;
         }
         let change = open.file.change();
         // A write-back of the kernel's own pages has its offset, whatever the file was opened with.
@@ -240,7 +253,7 @@ impl Fs {
         let moves = flags.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE);
         let changed = if moves { u64::MAX } else { length };
         let _change = open.file.change();
-        take_privileges_of(&request, &open.node)?;
+        self.take_privileges_of(&request, &open.node)?;
         open.file.change_below(offset, changed, || rustix::fs::fallocate(&lower, flags, offset, length))
     }
 
@@ -272,20 +285,30 @@ impl Fs {
         // A reply has 32 bits.
         let most = len.min(1 << 30) as usize;
         let _change = to.file.change();
-        take_privileges_of(&request, &to.node)?;
+        self.take_privileges_of(&request, &to.node)?;
         let copied = to.file.change_below(off_out, most as u64, || {
             rustix::fs::copy_file_range(&source, Some(&mut off_in), &target, Some(&mut off_out), most)
         })?;
         put(out, &WriteOut { size: copied as u32, padding: 0 });
         Ok(())
     }
-}
 
-/// Takes the set-user-ID bit and the like of a file that its caller changes by a call for which the
-/// kernel does not say whether the caller may keep them. Root may.
-fn take_privileges_of(request: &Request<'_>, node: &Node) -> Result<(), Errno> {
-    if request.caller().uid == 0 {
-        return Ok(());
+    /// Takes the set-user-ID bit and the like of a file that its caller changes by a call for which
+    /// the kernel does not say whether the caller may keep them. Root may.
+    fn take_privileges_of(&self, request: &Request<'_>, node: &Node) -> Result<(), Errno> {
+        if request.caller().uid == 0 {
+            return Ok(());
+        }
+        self.take_privileges(node, request)
     }
-    lower::take_privileges(node.place.at()?)
+
+    /// Takes the set-user-ID bit and the like of a file that a writer may not keep. The kernel does
+    /// not look at the mode of a file again because it was written: it would run the file with the
+    /// bit until `attr_timeout` is over.
+    fn take_privileges(&self, node: &Node, request: &Request<'_>) -> Result<(), Errno> {
+        if lower::take_privileges(node.place.at()?, request.caller())? {
+            self.outdate_attributes(node, request.device);
+        }
+        Ok(())
+    }
 }

@@ -2,19 +2,22 @@
 
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::device::Device;
 use crate::lower::Caller;
 use crate::wire::{InHeader, Reader};
 
 /// A request whose head was taken.
 pub struct Request<'r> {
+    /// Where it came from.
+    pub device: &'r Device,
     pub head: InHeader,
     pub body: Reader<'r>,
 }
 
 impl Request<'_> {
-    /// On whose behalf files are created.
+    /// On whose behalf files are created and changed.
     pub fn caller(&self) -> Caller {
-        Caller { uid: self.head.uid, gid: self.head.gid }
+        Caller { uid: self.head.uid, gid: self.head.gid, thread: self.head.pid }
     }
 }
 

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use octavo::CacheMode;
-use rustix::fs::{FallocateFlags, XattrFlags};
+use octavo_fuse::MountOptions;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::thread::{Gid, Uid};
 
-use crate::rig::rig;
+use crate::rig::{rig, rig_with};
 
 /// The length was always 0, so `getfattr` and `cp` found no attributes.
 #[test]
@@ -50,22 +51,28 @@ fn a_write_back_does_not_change_the_times_that_were_shown() {
     }
 }
 
-/// Runs `change` on a file with both bits, by a thread of the file's owner. Returns the mode then.
-fn mode_after(path: &Path, change: impl FnOnce(&File) + Send) -> u32 {
-    let owner = 65_534;
-    fs::write(path, [1; 10_000]).unwrap();
-    chown(path, Some(owner), Some(owner)).unwrap();
-    fs::set_permissions(path, Permissions::from_mode(0o6755)).unwrap();
+const OTHER: u32 = 65_534;
+
+/// Runs `act` by a thread of [`OTHER`], who is in the group of the same number.
+fn as_another_user(act: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // Of this thread only. The thread's capabilities go with its user.
-            let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+            let (uid, gid) = (Uid::from_raw(OTHER), Gid::from_raw(OTHER));
             rustix::thread::set_thread_groups(&[]).unwrap();
             rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            change(&OpenOptions::new().read(true).write(true).open(path).unwrap());
+            act();
         });
     });
+}
+
+/// Runs `change` on a file with both bits, by a thread of the file's owner. Returns the mode then.
+fn mode_after(path: &Path, change: impl FnOnce(&File) + Send) -> u32 {
+    fs::write(path, [1; 10_000]).unwrap();
+    chown(path, Some(OTHER), Some(OTHER)).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o6755)).unwrap();
+    as_another_user(|| change(&OpenOptions::new().read(true).write(true).open(path).unwrap()));
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
@@ -102,6 +109,68 @@ fn an_owner_who_allocates_or_copies_takes_the_set_user_id_bit() {
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 50_000).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6755);
+}
+
+/// Returns the mode that the kernel has of a file. Asks for no more than the mode: the kernel looks
+/// at other attributes again after a write.
+fn mode_that_the_kernel_has(path: &Path) -> u32 {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MODE).unwrap();
+    u32::from(stat.stx_mode) & 0o7777
+}
+
+/// The mode that the kernel had was old until `attr_timeout` was over, so it would have run the
+/// file with the bit. xfstests generic/355, 683, 684 and 685.
+#[test]
+fn the_kernel_knows_at_once_that_a_write_took_the_set_user_id_bit() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let options = MountOptions { valid: Some(Duration::from_secs(600)), ..MountOptions::default() };
+    let Some(rig) = rig_with(CacheMode::Writethrough, &options) else { return };
+    fs::set_permissions(rig.source.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    let path = rig.target.join("file");
+    let change_and_look = |change: &(dyn Fn(&File) + Sync)| {
+        mode_after(&path, |file| {
+            assert_eq!(mode_that_the_kernel_has(&path), 0o6755);
+            change(file);
+            assert_eq!(mode_that_the_kernel_has(&path), 0o755);
+        });
+    };
+    change_and_look(&|file| file.write_all_at(b"bytes", 2).unwrap());
+    change_and_look(&|file| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 50_000).unwrap());
+    change_and_look(&|file| file.set_len(1).unwrap());
+}
+
+/// The bit of a file that the group cannot execute stayed. Linux keeps it for members of the group.
+#[test]
+fn a_stranger_who_allocates_takes_the_set_group_id_bit() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let Some(rig) = rig(CacheMode::Writethrough) else { return };
+    fs::set_permissions(rig.source.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    let path = rig.target.join("file");
+    let left = mode_after(&path, |file| {
+        let change = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 50_000).unwrap();
+        let ask = |mode| fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        ask(0o2766);
+        change();
+        assert_eq!(mode_that_the_kernel_has(&path), 0o2766, "a member keeps it");
+    });
+    assert_eq!(left, 0o2766);
+    // Root who changes the owner keeps it, too. xfstests generic/193.
+    chown(&path, Some(0), None).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o2766);
+    // Root's group now.
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    chown(&path, None, Some(0)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o6766)).unwrap();
+    as_another_user(|| {
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 60_000).unwrap();
+    });
+    assert_eq!(mode_that_the_kernel_has(&path), 0o766);
 }
 
 /// The mount lists as root, who sees them.

@@ -1,6 +1,7 @@
 //! Shared mappings of files.
 
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -11,6 +12,9 @@ pub struct Mapping {
     len: usize,
     is_writable: bool,
 }
+
+// SAFETY: threads that share one change it by `store` only, which is atomic.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub fn new(file: BorrowedFd<'_>, at: u64, len: usize, writable: bool) -> Result<Mapping, Errno> {
@@ -33,6 +37,14 @@ impl Mapping {
         assert!(self.is_writable && bytes.len() <= self.len);
         // SAFETY: the mapping is as long, it is writable, and the file reaches that far.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start, bytes.len()) };
+    }
+
+    /// Stores a byte, while other threads may store others.
+    pub fn store(&self, at: usize, byte: u8) {
+        assert!(self.is_writable && at < self.len);
+        // SAFETY: the place is in the mapping, which is writable and as long as its file.
+        let place = unsafe { AtomicU8::from_ptr(self.start.wrapping_add(at)) };
+        place.store(byte, Relaxed);
     }
 
     pub fn sync(&self) -> Result<(), Errno> {
