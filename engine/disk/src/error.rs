@@ -208,6 +208,7 @@ pub(crate) fn errno_and_reason(error: &io::Error) -> (i32, Option<Reason>) {
         io::ErrorKind::NotConnected => libc::ENOTCONN,
         io::ErrorKind::HostUnreachable => libc::EHOSTUNREACH,
         io::ErrorKind::NetworkUnreachable => libc::ENETUNREACH,
+        io::ErrorKind::StaleNetworkFileHandle => libc::ESTALE,
         _ => libc::EIO,
     };
     (errno, Some(error.to_string().into()))

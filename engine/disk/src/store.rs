@@ -1,6 +1,5 @@
-//! [`Store`]: the handle of everything that can do I/O, and the dispatch to files and to all other
-//! targets. Not here: how a store does its work (`file.rs`, `target.rs`), how I/O reaches it
-//! (`ring.rs`).
+//! [`Store`]: the handle of everything that can do I/O, and the dispatch to files and targets.
+//! Not here: how a store does its work (`file.rs`, `target.rs`), how I/O reaches it (`ring.rs`).
 
 pub(crate) mod backend;
 pub(crate) mod change;
@@ -393,6 +392,11 @@ impl Store {
         }
     }
 
+    /// Returns the unit in bytes in which reads are cheapest, or 0: see [`Backend::fill_bytes`].
+    pub fn fill_bytes(&self) -> u32 {
+        if let Kind::Target(target) = self.kind() { target.fill_bytes() } else { 0 }
+    }
+
     /// Returns whether I/O bypasses the kernel's page cache. True for all stores but files.
     pub fn is_direct(&self) -> bool {
         self.file().is_none_or(FileStore::is_direct)
@@ -555,10 +559,7 @@ fn taken_back_ends() -> std::sync::MutexGuard<'static, HashMap<Identity, String>
 impl Inner {
     /// Returns the identity that other stores of this process may have too.
     fn shared_identity(&self) -> Option<Identity> {
-        match &self.kind {
-            Kind::File(_) => None,
-            Kind::Target(target) => target.identity(),
-        }
+        if let Kind::Target(target) = &self.kind { target.identity() } else { None }
     }
 
     /// Ends the claim that `taken_as` names, if any.

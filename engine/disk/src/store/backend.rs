@@ -37,6 +37,12 @@ impl BackendStore {
                 "the back end has blocks of {block_bytes} bytes, not of a power of two from 512 to 4096"
             )));
         }
+        let fill_bytes = carrier.fill_bytes;
+        if fill_bytes != 0 && !fill_bytes.is_power_of_two() {
+            return Err(invalid(format!(
+                "the back end has fills of {fill_bytes} bytes, which is no power of two"
+            )));
+        }
         Ok(BackendStore { carrier, read_only, identity })
     }
 
@@ -82,6 +88,10 @@ impl Target for BackendStore {
 
     fn block_bytes(&self) -> u32 {
         self.carrier.block_bytes
+    }
+
+    fn fill_bytes(&self) -> u32 {
+        self.carrier.fill_bytes
     }
 
     fn read_only(&self) -> bool {

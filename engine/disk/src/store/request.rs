@@ -128,6 +128,13 @@ pub trait Backend: Send + Sync + 'static {
         512
     }
 
+    /// Returns the unit in bytes in which reads are cheapest, such as half a megabyte of a remote
+    /// object, whose answer takes long to begin: a power of two. The cache reads the whole unit
+    /// around a page that is missing. Asked once. Default: 0 (there is no such unit).
+    fn fill_bytes(&self) -> u32 {
+        0
+    }
+
     /// Returns whether the store refuses writes. Asked once. Default: false.
     fn read_only(&self) -> bool {
         false
@@ -179,6 +186,7 @@ pub(super) struct Carrier {
     pub(super) gate: Gate,
     len_bytes: AtomicU64,
     pub(super) block_bytes: u32,
+    pub(super) fill_bytes: u32,
     zeroes: bool,
     discards: bool,
     process: Process,
@@ -191,6 +199,7 @@ impl Carrier {
             gate: Gate::default(),
             len_bytes: AtomicU64::new(len_bytes),
             block_bytes: backend.block_bytes(),
+            fill_bytes: backend.fill_bytes(),
             zeroes: backend.supports(Op::Zero),
             discards: backend.supports(Op::Discard),
             process: Process::this(),

@@ -19,6 +19,10 @@ pub(crate) trait Target: Send + Sync {
 
     fn block_bytes(&self) -> u32;
 
+    fn fill_bytes(&self) -> u32 {
+        0
+    }
+
     fn read_only(&self) -> bool {
         false
     }

@@ -17,7 +17,8 @@
 //!   lanes.
 //! - **B4** A call gives its lane back without tasks, except for reads ahead. These need no owner:
 //!   a task that wants their pages takes their completions, as on any unattended lane. A spare lane
-//!   reads nothing ahead, so dropping it does not make the call wait.
+//!   reads nothing ahead, so dropping it does not make the call wait; but of a store that is read
+//!   best in units it reads whole units, usually with the one I/O that the call waits for anyway.
 //!
 //! When the cache is dropped, its ring lanes are dropped, too. Later calls on objects that still
 //! exist get spare lanes.

@@ -297,15 +297,15 @@ impl Lane {
         }
     }
 
-    /// Runs a read of one page to its end, for which a slot was claimed. Also reads `ahead`, unless
-    /// this is a spare lane (B4).
+    /// Runs a read of one page to its end, for which a slot was claimed. Also reads `ahead`, with
+    /// the exception of B4.
     pub fn run_claimed(self: &Arc<Self>, mut task: Task, slot: SlotIndex, ahead: Ahead) -> Result<(), Error> {
         let (page, object) = (task.next, task.object.clone());
         (task.next, task.outstanding) = (task.end, 1);
         let mut work = self.work();
         let id = work.tasks.insert(task);
         work.gathered.push(Gathered { page, slot, task: id, role: Role::Deliver });
-        if !self.is_spare() {
+        if read_ahead::may_bring_more(self, &object) {
             read_ahead::start(self, &mut work, &object, ahead);
         }
         match self.flush_and_wait(work) {

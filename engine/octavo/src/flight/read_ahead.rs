@@ -1,5 +1,6 @@
-//! Read-ahead: together with a read, claims the pages that its stream will probably want next. Only
-//! a task that wants such a page waits for it.
+//! Read-ahead: together with a read, claims the pages that its stream will probably want next, and
+//! the rest of the unit in which the store is read best. Only a task that wants such a page waits
+//! for it.
 //!
 //! Not here: how streams are detected (`state/streams.rs`).
 
@@ -30,20 +31,43 @@ impl PartitionInner {
     }
 }
 
-/// Returns the pages that the stream of a read of `pages`, which missed, will probably want next.
+/// Returns the pages to bring in together with a read of `pages`, which missed: those that its
+/// stream will probably want next, and the rest of their units.
 pub(crate) fn wanted_next(object: &ObjectInner, pages: Range<PageIndex>) -> Option<Ahead> {
     let partition = &*object.partition;
-    partition.reads_ahead().then(|| object.streams.missed(pages, || partition.window_pages()))?
+    let stream = || object.streams.missed(pages.clone(), || partition.window_pages());
+    let ahead = partition.reads_ahead().then(stream).flatten();
+    // A unit must not empty a tiny partition.
+    let unit = object.unit_pages;
+    if unit < 2 || unit > partition.table.slots_count() / 8 || object.streams.is_random() {
+        return ahead;
+    }
+    Some(whole_units(unit, &pages, ahead))
+}
+
+/// Extends a read of `pages`, and what is read ahead of a sequential stream, to whole units. The
+/// pages of the read are resident or busy by then, and are passed over.
+fn whole_units(unit: u64, pages: &Range<PageIndex>, ahead: Option<Ahead>) -> Ahead {
+    let first = pages.start.0 / unit * unit;
+    let sequential = ahead.filter(|ahead| ahead.stride == 1 && ahead.first >= pages.start);
+    let end = sequential.map_or(0, |ahead| ahead.first.0 + u64::from(ahead.count)).max(pages.end.0);
+    let count = end.next_multiple_of(unit) - first;
+    Ahead { first: PageIndex(first), stride: 1, count: u32::try_from(count).unwrap_or(u32::MAX) }
+}
+
+/// Whether a miss on `lane` may bring more pages than it wants. A call drops its spare lane when it
+/// returns, and waits for these reads (B4), which only a unit is worth.
+pub(crate) fn may_bring_more(lane: &Lane, object: &ObjectInner) -> bool {
+    !lane.is_spare() || object.unit_pages > 1
 }
 
 /// Claims the pages that the stream of a read that missed will probably want next. The caller
 /// flushes.
 pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
-    // A call drops its spare lane when it returns, and would have to wait for these reads (B4).
-    if lane.is_spare() {
+    let task = &work.tasks[id];
+    if !may_bring_more(lane, &task.object) {
         return;
     }
-    let task = &work.tasks[id];
     if let Some(ahead) = wanted_next(&task.object, task.page_range()) {
         let object = task.object.clone();
         start(lane, work, &object, ahead);
@@ -111,4 +135,23 @@ pub(crate) fn page(owner: &mut Owner<'_>, page: PageIndex) {
         Claimed::Full(_) | Claimed::Resident => return,
     };
     owner.gather(page, slot, Role::Bring);
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_miss_asks_for_the_whole_units_of_its_pages() {
+        let pages = |range: Range<u64>| PageIndex(range.start)..PageIndex(range.end);
+        let ahead = |first: u64, count| Some(Ahead { first: PageIndex(first), stride: 1, count });
+        assert_eq!(Some(whole_units(8, &pages(13..14), None)), ahead(8, 8));
+        assert_eq!(Some(whole_units(8, &pages(15..17), None)), ahead(8, 16));
+        assert_eq!(Some(whole_units(8, &pages(8..16), None)), ahead(8, 8));
+        // A stream that reads ahead ends at the end of a unit, too.
+        assert_eq!(Some(whole_units(8, &pages(13..14), ahead(14, 4))), ahead(8, 16));
+        // A strided stream is left to its units.
+        let strided = Ahead { first: PageIndex(113), stride: 100, count: 4 };
+        assert_eq!(Some(whole_units(8, &pages(13..14), Some(strided))), ahead(8, 8));
+    }
 }

@@ -136,6 +136,8 @@ pub(crate) struct ObjectInner {
     pub name: String,
     pub ranges: Ranges,
     pub streams: Streams,
+    /// The pages of a unit in which the store is read best. 0 or 1 if there is no such unit.
+    pub unit_pages: u64,
     pub flushes: Flushes,
     /// The bounce pages that currently hold bytes of the object.
     pub bounced: Arc<BounceShare>,
@@ -309,6 +311,7 @@ impl ObjectInner {
             reach: AtomicU64::new(0),
             near_end: AtomicU64::new(0),
             inline_end: AtomicU64::new(0),
+            unit_pages: u64::from(store.fill_bytes()) / partition.page_bytes() as u64,
             writes_back: (partition.mode == CacheMode::Writeback && !store.read_only()).then(Process::this),
             store,
             name: name.into(),

@@ -114,6 +114,11 @@ impl Streams {
         self.mode.load(Ordering::Relaxed) == advice as u32
     }
 
+    /// Whether reads are advised to be random.
+    pub fn is_random(&self) -> bool {
+        self.is_advised(Advice::Random)
+    }
+
     /// Whether each page is expected to be read once.
     pub fn is_once(&self) -> bool {
         self.is_advised(Advice::NoReuse)
