@@ -37,11 +37,16 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// one version is an error.
 const DUPLICATES: &[(&str, &str)] = &[
     ("bitflags", "blkio, of the benchmarks and tests of vhost-user, has not moved to 2"),
+    ("crypto-common", "crc-fast, below object_store 0.14, has not moved to 0.2"),
+    ("digest", "crc-fast, below object_store 0.14, has not moved to 0.11"),
     ("getrandom", "ring, below rustls, has not moved to 0.4"),
+    ("itertools", "ratatui and object_store 0.13 have not moved to 0.15"),
     ("linux-raw-sys", "rustix 0.38, below blkio"),
+    ("object_store", "query engines need 0.13, others 0.14: there is a wrapper for each"),
     ("rustix", "blkio, of the benchmarks and tests of vhost-user, has not moved to 1"),
     ("signal-hook", "crossterm, below ratatui, has not moved to 0.4"),
     ("syn", "derive macros are moving from 2 to 3; they are not in the program"),
+    ("synstructure", "derive macros, below rcgen and url; they are not in the program"),
     ("toml", "cbindgen, of a test, has not moved to 1"),
     ("toml_datetime", "toml 0.9, below cbindgen"),
     ("winnow", "toml 0.9, below cbindgen"),

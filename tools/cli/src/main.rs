@@ -37,6 +37,7 @@ mod order;
 mod output;
 mod process;
 mod progress;
+mod remotes;
 mod serve;
 mod suggest;
 mod supervisor;

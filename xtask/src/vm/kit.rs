@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::system;
-use crate::cargo::{build, executable, target_of};
+use crate::cargo::{build, cargo, executable, target_of};
 use crate::kernel;
 use crate::program::{Folder, octavo};
 use crate::step::Outcome;
@@ -13,6 +13,8 @@ pub struct Kit {
     /// The folder of images, sockets and logs; removed at the end.
     pub folder: Folder,
     pub program: PathBuf,
+    /// A server of S3.
+    pub objects: PathBuf,
     /// The tests of the vhost-user device, of which one is a broken guest.
     pub hostile: PathBuf,
     pub kernel: kernel::Kernel,
@@ -32,12 +34,17 @@ impl Kit {
         }
         let kernel = kernel::fetch(&PathBuf::from(target_of(root, "guest"))).map_err(Outcome::Skipped)?;
         let program = octavo(root)?;
+        let stub = cargo(root, &["build", "--locked", "-p", "octavo-s3-stub"], &[]);
+        let objects = match stub {
+            Outcome::Passed => PathBuf::from(target_of(root, "debug/octavo-s3-stub")),
+            other => return Err(other),
+        };
         let built = build(root, &["-p", "octavo-block", "--test", "vhost"], &[]).map_err(Outcome::Failed)?;
         let hostile = executable(&built, "vhost");
         let hostile = hostile.ok_or_else(|| Outcome::Failed("cargo built no tests of vhost-user".into()))?;
         let folder = Folder::new(&std::env::temp_dir(), "vm")?;
         let initramfs = folder.join("initramfs");
-        let kit = Kit { folder, program, hostile, kernel, initramfs };
+        let kit = Kit { folder, program, objects, hostile, kernel, initramfs };
         let written = system::write_initramfs(&kit.initramfs, &kit.folder, &kit.kernel);
         written.map_err(Outcome::Failed)?;
         Ok(kit)

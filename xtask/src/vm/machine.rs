@@ -30,6 +30,8 @@ pub enum Boot<'a> {
     Direct { kernel: &'a Path, initramfs: &'a Path },
     /// The BIOS loads the first sector of the first disk.
     Bios,
+    /// The same, of a disk in qcow2.
+    Overlay(&'a Path),
 }
 
 /// A running guest. It is killed when this is dropped.
@@ -63,6 +65,9 @@ impl Machine {
             let place = number + usize::from(matches!(boot, Boot::Direct { .. }));
             let device = format!("vhost-user-blk-pci,chardev=c{number},num-queues=2,bootindex={place}");
             qemu.args(["-device", &device]);
+        }
+        if let Boot::Overlay(path) = boot {
+            qemu.args(["-drive", &format!("file={},format=qcow2,if=virtio", path.display())]);
         }
         if let Boot::Direct { kernel, initramfs } = boot {
             qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);

@@ -16,11 +16,13 @@
 //! | `kit` | what all guests need |
 //! | `system` | the guests' system and its installation |
 //! | `machine` | qemu, and the shell on the guest's console |
+//! | `remote` | a guest that boots from an object of S3 |
 //! | `server` | the server's process |
 
 mod evaluate;
 mod kit;
 mod machine;
+mod remote;
 mod server;
 mod system;
 mod trial;

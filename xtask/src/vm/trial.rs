@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::kit::Kit;
 use super::machine::{Boot, Machine};
+use super::remote;
 use super::server::{Disk, Server, Settings, log_of};
 use super::system::INSTALL;
 
@@ -62,7 +63,11 @@ pub fn run(kit: &Kit) -> Result<(), String> {
     let mut server = server;
     kill(kit, guest, &mut server)?;
     server.end()?;
-    write_back(kit)
+    write_back(kit)?;
+    let stage = Stage::begin("s3");
+    let asked = remote::run(kit, &DISKS[0].image(&kit.folder), PATIENCE)?;
+    stage.end(&format!("booted twice from an object of S3, with an overlay; {asked}"));
+    Ok(())
 }
 
 fn serve(kit: &Kit, mode: &str) -> Result<Server, String> {

@@ -5,11 +5,12 @@
 //! stores.
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use octavo_block::Address;
+use octavo_block::Address as SocketAddress;
+use octavo_s3::Address;
 use toml::Spanned;
 
 use super::mount::Pattern;
@@ -26,6 +27,13 @@ const STRING_BYTES_MAX: usize = 4096;
 /// The kernel's limit on the path of a unix socket, without its final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
+/// What is said of objects that are to be written.
+pub const READ_ONLY: &str = "objects of S3 can only be read; read_only = true is missing";
+
+/// Where the identity of a file has the number of its device: an object of S3, then a hash of its
+/// address.
+const OBJECT: u64 = u64::MAX - 1;
+
 /// Adds every problem of a configuration whose sections were all read.
 pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     // A key that could not be read must not be reported as missing.
@@ -40,6 +48,9 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     check.sockets(is_whole);
     if let Some(section) = &config.tls {
         section.check(&config.source, is_whole, check.problems);
+    }
+    if let Some((offset, message)) = config.s3.problem() {
+        check.problems.push(config.source.problem(offset, message));
     }
     check.control();
     check.groups();
@@ -241,6 +252,9 @@ impl Check<'_> {
             if let Some((value, why)) = export.contradiction() {
                 self.report(value, why);
             }
+            if export.address().is_some() && !export.read_only {
+                self.report(&export.path, READ_ONLY);
+            }
         }
     }
 
@@ -294,8 +308,18 @@ impl Check<'_> {
     fn mounts(&mut self) {
         let mut seen = Seen::new();
         for mount in &self.config.mounts {
+            if let Some(address) = mount.address() {
+                match address {
+                    Err(why) => {
+                        self.report(&mount.source, format!("\"{}\" {why}", mount.source.get_ref().display()))
+                    }
+                    Ok(_) if !mount.read_only => self.report(&mount.source, READ_ONLY),
+                    Ok(_) => {}
+                }
+            }
             for path in [&mount.source, &mount.path] {
-                if !path.get_ref().is_absolute() {
+                if !path.get_ref().is_absolute() && path.get_ref().to_str().and_then(Address::parse).is_none()
+                {
                     let shown = path.get_ref().display();
                     self.report(path, format!("\"{shown}\" is not absolute; expected a path from the root"));
                 }
@@ -322,13 +346,13 @@ impl Check<'_> {
         for nbd in &listen.nbd.0 {
             let address = &nbd.get_ref().0;
             match address {
-                Address::Unix(path) => self.socket_path(nbd, path),
-                Address::Tcp(_) if address.is_remote() && tls::offset(&self.config.source).is_none() => self.report(
+                SocketAddress::Unix(path) => self.socket_path(nbd, path),
+                SocketAddress::Tcp(_) if address.is_remote() && tls::offset(&self.config.source).is_none() => self.report(
                     nbd,
                     "clients on other machines need TLS: add [listen.tls] with certificates = \"/etc/octavo/tls\", or \
                      listen at a loopback address such as \"tcp:127.0.0.1:10809\" and use an SSH tunnel",
                 ),
-                Address::Tcp(_) => {}
+                SocketAddress::Tcp(_) => {}
             }
             self.listens_once(&mut seen, nbd, address.to_string());
         }
@@ -336,7 +360,7 @@ impl Check<'_> {
             for attach in export.attach.iter().flat_map(|list| &list.0) {
                 if let Attach::VhostUser(path) = &attach.get_ref().0 {
                     self.socket_path(attach, path);
-                    self.listens_once(&mut seen, attach, Address::Unix(path.clone()).to_string());
+                    self.listens_once(&mut seen, attach, SocketAddress::Unix(path.clone()).to_string());
                 }
             }
             if let Some(size) = export.queue_size.as_ref().filter(|size| !size.get_ref().0.is_power_of_two())
@@ -347,7 +371,7 @@ impl Check<'_> {
         if let Some(control) = &listen.control {
             let path = &control.get_ref().0.0;
             self.socket_path(control, path);
-            self.listens_once(&mut seen, control, Address::Unix(path.clone()).to_string());
+            self.listens_once(&mut seen, control, SocketAddress::Unix(path.clone()).to_string());
         }
         if let Some(metrics) = &listen.metrics {
             let address = metrics.get_ref().0;
@@ -358,7 +382,7 @@ impl Check<'_> {
                      read them from elsewhere, use an SSH tunnel or a proxy",
                 );
             }
-            self.listens_once(&mut seen, metrics, Address::Tcp(address).to_string());
+            self.listens_once(&mut seen, metrics, SocketAddress::Tcp(address).to_string());
         } else if let Some(host) = listen.metrics_hosts.iter().flat_map(|hosts| &hosts.0).next()
             && is_whole
         {
@@ -409,6 +433,11 @@ impl Check<'_> {
 /// Returns an identity that two paths share exactly if they lead to the same store. The error is
 /// the rest of a sentence that begins with the path.
 pub fn identity(path: &Path) -> Result<(u64, u64), String> {
+    if let Some(address) = path.to_str().and_then(Address::parse) {
+        let mut hasher = DefaultHasher::new();
+        address?.hash(&mut hasher);
+        return Ok((OBJECT, hasher.finish()));
+    }
     if !path.is_absolute() {
         let example = "a path from the root such as \"/var/lib/images/vm1.raw\"";
         return Err(format!("is not absolute; expected {example}"));

@@ -42,6 +42,12 @@ const OF_THE_SERVER: &[(&str, Text<Config>)] = &[
     ("listen.socket_group", |config| {
         debug(config.listen.socket_group.as_ref().map(|group| group.get_ref().0.0))
     }),
+    ("s3.endpoint", |config| debug(config.s3.settings().endpoint)),
+    ("s3.region", |config| debug(config.s3.settings().region)),
+    ("s3.profile", |config| debug(config.s3.settings().profile)),
+    ("s3.fill_bytes", |config| debug(bytes(&config.s3.fill_bytes))),
+    ("s3.tier", |config| debug(config.s3.tier.as_ref().map(Spanned::get_ref))),
+    ("s3.tier_max", |config| debug(bytes(&config.s3.tier_max))),
     ("control.fs", |config| debug(config.control.fs.as_ref().map(Spanned::get_ref))),
     ("serve.handshake_timeout", |config| {
         debug(config.serve.handshake_timeout.as_ref().map(|timeout| timeout.0))

@@ -9,6 +9,7 @@ pub mod check;
 pub mod fixed;
 pub mod mount;
 pub mod read;
+pub mod s3;
 pub mod source;
 pub mod tls;
 pub mod values;
@@ -21,7 +22,8 @@ use log::LevelFilter;
 use octavo::disk::Engine;
 use octavo::numa::{NumaMode, Replication, TopologySource};
 use octavo::{CacheMode, PolicyName};
-use octavo_block::{Address, VhostSettings};
+use octavo_block::VhostSettings;
+use octavo_s3::Address;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -30,6 +32,7 @@ use crate::error::Error;
 use crate::logger::{Format, Wishes};
 use crate::order::Order;
 use mount::MountSection;
+use s3::S3Section;
 use source::Source;
 use tls::TlsSection;
 use values::{Attach, Bytes, ControlPath, Group, List, Number, Parsed, Sample, SocketMode};
@@ -69,6 +72,8 @@ pub struct Config {
     pub control: ControlSection,
     /// `[serve]`.
     pub serve: ServeSection,
+    /// `[s3]`.
+    pub s3: S3Section,
     /// `[log]`.
     pub log: LogSection,
 }
@@ -200,7 +205,7 @@ pub struct ExportSection {
 pub struct ListenSection {
     /// Where NBD clients connect. Empty only if there are no exports.
     #[serde(default)]
-    pub nbd: List<Address>,
+    pub nbd: List<octavo_block::Address>,
     /// Where `octavo ctl` connects.
     pub control: Option<Spanned<Parsed<ControlPath>>>,
     /// Where Prometheus connects.
@@ -343,6 +348,11 @@ impl ExportSection {
         }
         let why = format!("only read-only exports share pages in \"{group}\"; read_only = true is missing");
         (!self.read_only).then_some((share, why))
+    }
+
+    /// The object of S3 that the path names, if it names one.
+    pub fn address(&self) -> Option<Result<Address, String>> {
+        self.path.get_ref().to_str().and_then(Address::parse)
     }
 
     /// How clients reach the export.

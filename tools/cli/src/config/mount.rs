@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use globset::{GlobBuilder, GlobMatcher};
 use octavo_fuse::Coherence;
+use octavo_s3::Address;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -56,6 +57,11 @@ pub struct TenantSection {
 }
 
 impl MountSection {
+    /// The prefix of a bucket that the source names, if it names one.
+    pub fn address(&self) -> Option<Result<Address, String>> {
+        self.source.get_ref().to_str().and_then(Address::parse)
+    }
+
     /// The names of all its partitions.
     pub fn partitions(&self) -> impl Iterator<Item = &Spanned<String>> {
         std::iter::once(&self.partition).chain(self.tenants.iter().map(|tenant| &tenant.partition))

@@ -208,9 +208,21 @@ impl Reader {
         let tls = tls.and_then(|section| self.section(tls::NAME, section));
         let control = self.one("control", &mut table);
         let serve = self.one("serve", &mut table);
+        let s3 = self.one("s3", &mut table);
         let log = self.one("log", &mut table);
-        let known =
-            ["cache", "group", "partition", "share", "export", "mount", "listen", "control", "serve", "log"];
+        let known = [
+            "cache",
+            "group",
+            "partition",
+            "share",
+            "export",
+            "mount",
+            "listen",
+            "control",
+            "serve",
+            "s3",
+            "log",
+        ];
         for key in table.keys() {
             let message = unknown(key.get_ref(), &known);
             self.problems.push(self.source.problem(key.span().start, message));
@@ -229,6 +241,7 @@ impl Reader {
             tls,
             control: control.unwrap_or_default(),
             serve: serve.unwrap_or_default(),
+            s3: s3.unwrap_or_default(),
             log: log.unwrap_or_default(),
         })
     }

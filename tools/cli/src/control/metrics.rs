@@ -132,6 +132,9 @@ impl Collector for Server {
         exports(&mut encoder, &clients.exports[..clients.exports.len().min(EXPORTS_MAX)])?;
         images(&mut encoder, &clients.images[..clients.images.len().min(EXPORTS_MAX)])?;
         mounts(&mut encoder, &clients.mounts[..clients.mounts.len().min(EXPORTS_MAX)])?;
+        for figure in &clients.remotes {
+            one(&mut encoder, &format!("s3_{}", figure.name), figure.what, Counter, figure.value)?;
+        }
         partitions(&mut encoder, &self.cache)
     }
 }

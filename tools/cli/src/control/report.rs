@@ -39,6 +39,20 @@ pub struct Report {
     /// written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<MountReport>,
+    /// What was asked of servers of S3, by the names of the metrics; empty if nothing was.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub s3: BTreeMap<String, u64>,
+}
+
+/// A count of what was asked of servers of S3.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteFigure {
+    /// Its name in reports; metrics put `s3_` before it.
+    pub name: &'static str,
+    /// What is counted.
+    pub what: &'static str,
+    /// The count since the server's start.
+    pub value: u64,
 }
 
 /// A mounted directory.
@@ -180,6 +194,8 @@ pub struct Clients {
     pub images: Vec<SharedImage>,
     /// The directories that are mounted.
     pub mounts: Vec<MountReport>,
+    /// What was asked of servers of S3; empty if nothing was.
+    pub remotes: Vec<RemoteFigure>,
 }
 
 /// An image that the exports of a share group read as one object.
@@ -262,6 +278,7 @@ impl Report {
             },
             partitions: partitions.collect(),
             mounts: clients.mounts.clone(),
+            s3: clients.remotes.iter().map(|figure| (figure.name.to_owned(), figure.value)).collect(),
         }
     }
 }

@@ -9,6 +9,7 @@ use super::answer::{Json, tell, tell_with_progress};
 use super::tables::number;
 use crate::control::protocol::{Request, Verb};
 use crate::error::Error;
+use crate::remotes::Remotes;
 use crate::units::{human_bytes, size_bytes};
 
 /// Changes of exports.
@@ -157,7 +158,10 @@ impl Export {
         match self {
             Export::Add { name, path, partition, share, read_only, description, json } => {
                 let failed = |error| Error::failed(format!("{}: {error}", path.display()));
-                let path = std::path::absolute(path).map_err(failed)?;
+                let path = match Remotes::address(path) {
+                    Some(_) => path.clone(),
+                    None => std::path::absolute(path).map_err(failed)?,
+                };
                 let path = path
                     .to_str()
                     .ok_or_else(|| Error::Usage(format!("{}: the path is not UTF-8", path.display())))?;

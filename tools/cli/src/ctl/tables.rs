@@ -1,5 +1,6 @@
 //! Answers of a server as tables for people.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use octavo_block::Class;
@@ -60,6 +61,7 @@ pub fn report(report: &Report) -> String {
         text += &format!("\n{}", exports(&shown));
         text += &format!("\n{}", table(1, TRAFFIC, shown.iter().map(|(_, object)| object)));
     }
+    text += &remotes(&report.s3);
     text += &latencies(shown.iter().map(|(_, object)| object));
     for partition in &report.partitions {
         text.push_str(&recorded(partition));
@@ -78,6 +80,25 @@ pub fn report(report: &Report) -> String {
         }
     }
     text
+}
+
+/// A line about servers of S3; empty if none was asked.
+fn remotes(s3: &BTreeMap<String, u64>) -> String {
+    if s3.is_empty() {
+        return String::new();
+    }
+    let number = |name: &str| s3.get(name).copied().unwrap_or(0);
+    let of = |name: &str| human_count(number(name) as f64);
+    format!(
+        "\nS3: {} GETs and {} other requests, {} fetched; {} retries, {} wrong answers, {} changed, {} failed\n",
+        of("gets"),
+        of("asks"),
+        human_bytes(number("fetched_bytes")),
+        of("retries"),
+        of("wrong"),
+        of("changed"),
+        of("failed")
+    )
 }
 
 /// Resident memory, for a line that shows the charged memory.

@@ -8,7 +8,7 @@
 //! 5. The directory is unmounted, requests in flight are completed, and all bytes made durable.
 
 mod daemon;
-
+mod lower;
 mod mount_octavo;
 mod options;
 pub mod place;
@@ -22,14 +22,16 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
-use octavo_fuse::Mount;
 
 use crate::config::DRAIN_TIMEOUT_DEFAULT;
+use crate::config::s3::S3Section;
 use crate::control::{drain, stop};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
+use crate::remotes::Remotes;
 use crate::{limits, output, units};
+use lower::{Asked, Lower};
 pub use mount_octavo::{Helper, is_helper};
 use options::Options;
 pub use options::threads_of;
@@ -141,6 +143,7 @@ pub fn run(
     let list = arguments.list();
     let mut options = Options::read([&*list])?;
     let source = place::source(&arguments.source).map_err(Error::Usage)?;
+    options.mount.read_only |= Remotes::address(&source).is_some();
     let path = place::target(&source, &arguments.path).map_err(Error::Usage)?;
     if let Some(log) = &mut options.log {
         *log = std::path::absolute(&log).unwrap_or_else(|_| log.clone());
@@ -207,8 +210,10 @@ fn serve(
     let signalled = end.clone();
     // First: a signal must not leave a dead mount behind.
     stop::start(cache.clone(), move |signal| _ = signalled.send(Some(signal)), None)?;
-    let choose = move |_: &octavo_fuse::Opened<'_>| Some(partition.clone());
-    let mount = Mount::start(cache.clone(), source, path, &options.mount, choose).map_err(Error::failed)?;
+    let remotes = Remotes::new(&cache, S3Section::default());
+    let choose = move |_: &Asked<'_>| partition.clone();
+    let mount =
+        Lower::start(&cache, &remotes, source, path, &options.mount, choose).map_err(Error::failed)?;
     let mount = Arc::new(mount);
     let watched = mount.clone();
     let watch = std::thread::Builder::new().name("unmounted".into()).spawn(move || {

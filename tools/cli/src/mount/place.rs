@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use octavo_s3::Address;
+
 use crate::mounts;
 
 /// The type of our mounts in the table of mounts.
@@ -11,9 +13,14 @@ const KIND: &str = "fuse.octavo";
 /// Most dead mounts, on top of each other at one path, that are removed.
 const DEAD_MAX: usize = 8;
 
-/// Checks the directory to mount. Returns its path without links. The error is a sentence.
+/// Checks the directory or the prefix to mount. Returns its path without links. The error is a
+/// sentence.
 pub fn source(path: &Path) -> Result<PathBuf, String> {
     let shown = path.display();
+    if let Some(address) = path.to_str().and_then(Address::parse) {
+        let known = address.map(|address| address.to_string().into());
+        return known.map_err(|why| format!("cannot mount {shown}: it {why}"));
+    }
     let resolved = path.canonicalize().map_err(|error| match error.kind() {
         ErrorKind::NotFound => format!("there is no directory {shown} to mount"),
         _ => format!("cannot mount {shown}: {error}"),

@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use octavo::{Cache, Object, Partition};
-use octavo_fuse::{Mount, MountOptions, MountStat, Opened};
+use octavo_fuse::MountOptions;
 
+use super::lower::{Asked, Lower};
 use super::place;
 use crate::config::mount::Pattern;
 use crate::lock::lock;
+use crate::remotes::Remotes;
 
 /// Which partition a file gets: that of the first pattern that matches its path; else the one that
 /// its extended attributes name, if it is one of these; else the last one.
@@ -25,14 +27,14 @@ pub struct Rules {
 }
 
 impl Rules {
-    fn choose(&self, file: &Opened<'_>) -> Partition {
+    fn choose(&self, file: &Asked<'_>) -> Partition {
         let matched = self
             .tenants
             .iter()
-            .find(|(pattern, _)| pattern.as_ref().is_some_and(|pattern| pattern.matches(file.path())));
+            .find(|(pattern, _)| pattern.as_ref().is_some_and(|pattern| pattern.matches(file.path)));
         let named = || {
             // Without tenants there is nothing to choose, and no need to ask for attributes.
-            let wanted = (!self.tenants.is_empty()).then(|| file.partition_wanted())??;
+            let wanted = (!self.tenants.is_empty()).then(|| (file.wanted)())??;
             self.tenants.iter().find(|(_, partition)| partition.name() == wanted)
         };
         matched.or_else(named).map_or(&self.rest, |(_, partition)| partition).clone()
@@ -48,7 +50,7 @@ impl Rules {
 pub struct Served {
     source: PathBuf,
     path: PathBuf,
-    mount: Arc<Mount>,
+    mount: Arc<Lower>,
     rules: Arc<RwLock<Rules>>,
     /// The partitions that its files may be in: those of all rules that it has had.
     partitions: Mutex<BTreeSet<String>>,
@@ -61,6 +63,7 @@ impl Served {
     /// Mounts a directory. The error is a sentence.
     pub fn start(
         cache: &Cache,
+        remotes: &Remotes,
         source: &Path,
         path: &Path,
         options: &MountOptions,
@@ -72,8 +75,8 @@ impl Served {
         let rules = Arc::new(RwLock::new(rules));
         let chosen = Arc::clone(&rules);
         let choose =
-            move |file: &Opened<'_>| Some(chosen.read().unwrap_or_else(PoisonError::into_inner).choose(file));
-        let mount = Arc::new(Mount::start(cache.clone(), &source, &path, options, choose)?);
+            move |file: &Asked<'_>| chosen.read().unwrap_or_else(PoisonError::into_inner).choose(file);
+        let mount = Arc::new(Lower::start(cache, remotes, &source, &path, options, choose)?);
         let is_stopping = Arc::new(AtomicBool::new(false));
         let (closed, receiver) = channel();
         let (watched, is_expected, shown) = (mount.clone(), is_stopping.clone(), path.display().to_string());
@@ -109,9 +112,9 @@ impl Served {
         self.mount.has_ended()
     }
 
-    /// What it has now.
-    pub fn stat(&self) -> MountStat {
-        self.mount.stat()
+    /// Files and directories that the kernel knows, and files whose pages are kept.
+    pub fn counts(&self) -> (usize, usize) {
+        self.mount.counts()
     }
 
     /// The objects of its files, whose names are paths below the source.

@@ -1,17 +1,22 @@
 //! What the engine makes of the sections of a configuration: the cache, the settings of a
 //! partition and of a group, and the store of an export.
 
-use std::path::Path;
-
 use octavo::numa::TopologySource;
 use octavo::{Cache, CacheConfig, Limits, Object, Partition, PartitionConfig, UNLIMITED, disk};
 
-use crate::config::{Config, ExportSection, GroupSection, PartitionSection, bytes};
+use crate::config::{Config, ExportSection, GroupSection, PartitionSection, bytes, check};
 use crate::error::Error;
 use crate::limits::READ_AHEAD_DEFAULT_BYTES;
+use crate::remotes::Remotes;
 
-/// Opens a store: [`disk::Store::open`], or [`disk::Store::rehearse`] for a check.
-pub type OpenStore = fn(&Path, &disk::OpenOptions) -> Result<disk::Store, disk::OpenError>;
+/// Opens the stores of exports.
+#[derive(Clone, Copy)]
+pub struct Opener<'a> {
+    /// Reaches objects of S3.
+    pub remotes: &'a Remotes,
+    /// Whether files and devices are claimed. False: only a check.
+    pub claims: bool,
+}
 
 /// Creates the cache of a configuration, without partitions.
 pub fn cache(config: &Config, topology: Option<TopologySource>) -> Result<Cache, Error> {
@@ -107,14 +112,21 @@ pub fn object(
     section: &ExportSection,
     name: &str,
     partition: &Partition,
-    open: OpenStore,
+    opener: Opener<'_>,
 ) -> Result<Object, String> {
-    let store = store(section, open)?;
+    let store = store(section, opener)?;
     partition.open(store, name).map_err(|error| error.to_string())
 }
 
 /// Opens the store of an export. The error is a sentence.
-pub fn store(section: &ExportSection, open: OpenStore) -> Result<disk::Store, String> {
+pub fn store(section: &ExportSection, opener: Opener<'_>) -> Result<disk::Store, String> {
+    if let Some(address) = section.address() {
+        return match section.read_only {
+            true => opener.remotes.open(&address?),
+            false => Err(check::READ_ONLY.into()),
+        };
+    }
+    let open = if opener.claims { disk::Store::open } else { disk::Store::rehearse };
     let options = disk::OpenOptions { read_only: section.read_only, ..disk::OpenOptions::default() };
     open(section.path.get_ref(), &options).map_err(|error| match error {
         disk::OpenError::Permission { .. } | disk::OpenError::ReadOnlyDevice { .. } if !section.read_only => {

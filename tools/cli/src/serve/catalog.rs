@@ -18,15 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use octavo::{Cache, CacheMode, Object, Partition, disk};
+use octavo::{Cache, CacheMode, Object, Partition};
 use octavo_block::{Export, Retired, Server, VhostSettings};
 use toml::Spanned;
 
-use super::build::{self, OpenStore};
+use super::build::{self, Opener};
 use super::mounts::Mounts;
 use super::share::Images;
 use super::sockets::make_socket_dir;
 use super::watch::Watches;
+use crate::config::s3::S3Section;
 use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, PartitionSection, check};
 use crate::control::drain::{self, Refusal, Timeout};
@@ -34,6 +35,7 @@ use crate::control::recorders::{self, Recorders};
 use crate::control::tree;
 use crate::lock::lock;
 use crate::logger::{Settings, Wishes};
+use crate::remotes::Remotes;
 use crate::suggest;
 use crate::supervisor::Supervisor;
 
@@ -67,6 +69,8 @@ pub struct Catalog {
     pub images: Arc<Images>,
     /// The directories that are mounted.
     pub mounts: Arc<Mounts>,
+    /// Objects of S3.
+    pub remotes: Arc<Remotes>,
     /// The service manager.
     pub supervisor: Arc<Supervisor>,
     pub(super) watches: Watches,
@@ -118,9 +122,11 @@ impl Catalog {
         server: Server,
         file: Option<PathBuf>,
         log: (Settings, Wishes),
+        s3: S3Section,
         supervisor: Arc<Supervisor>,
     ) -> Catalog {
         Catalog {
+            remotes: Arc::new(Remotes::new(&cache, s3)),
             cache,
             server,
             recorders: Arc::default(),
@@ -192,7 +198,7 @@ impl Catalog {
             return Err(why);
         }
         let partition = state.partition_of(&section)?.clone();
-        let object = self.open(&section, &partition, disk::Store::open)?;
+        let object = self.open(&section, &partition, Opener { remotes: &self.remotes, claims: true })?;
         let len_bytes = object.len_bytes();
         self.offer(&section, object)?;
         let name = partition.name().to_owned();
@@ -211,11 +217,11 @@ impl Catalog {
         &self,
         section: &ExportSection,
         partition: &Partition,
-        open: OpenStore,
+        opener: Opener<'_>,
     ) -> Result<Object, String> {
         match &section.share {
-            Some(share) => self.images.join(share.get_ref(), section, partition, open),
-            None => build::object(section, section.name.get_ref(), partition, open),
+            Some(share) => self.images.join(share.get_ref(), section, partition, opener),
+            None => build::object(section, section.name.get_ref(), partition, opener),
         }
     }
 

@@ -103,7 +103,7 @@ pub fn run(
     let server = Server::new(cache.clone(), limits).map_err(|error| Error::failed(error.to_string()))?;
     let file = arguments.config.as_ref().filter(|file| can_be_read_again(file)).cloned();
     let supervisor = Arc::new(environment.supervisor());
-    let catalog = Catalog::new(cache, server, file, (log, arguments.log), supervisor);
+    let catalog = Catalog::new(cache, server, file, (log, arguments.log), config.s3.clone(), supervisor);
     if arguments.check {
         let name = config.source.name.clone();
         catalog.apply(config, Purpose::Check, &mut |_| {})?;
@@ -126,7 +126,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     let health = Arc::new(Health::new(Instant::now()));
     let clients = || {
         let (images, mounts) = (Arc::clone(&catalog.images), Arc::clone(&catalog.mounts));
-        sockets::clients(catalog.server.traffic(), images, mounts)
+        sockets::clients(catalog.server.traffic(), images, mounts, Arc::clone(&catalog.remotes))
     };
     let scraped_at = sockets::scrape(config, cache, &health, clients())?;
     catalog.apply(config.clone(), Purpose::Start, &mut |_| {})?;

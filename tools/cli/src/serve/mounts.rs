@@ -13,6 +13,7 @@ use crate::lock::lock;
 use crate::mount::served::{Rules, Served};
 use crate::mount::threads_of;
 use crate::process;
+use crate::remotes::Remotes;
 
 /// A mounted directory, and what describes it.
 #[derive(Clone)]
@@ -73,15 +74,16 @@ impl Mounts {
     pub fn report(&self) -> Vec<MountReport> {
         let list = self.list();
         let report = |mounted: &Mounted| {
-            let (served, stat) = (&mounted.served, mounted.served.stat());
+            let served = &mounted.served;
+            let (nodes, files) = served.counts();
             MountReport {
                 path: served.path().display().to_string(),
                 source: served.source().display().to_string(),
                 partitions: served.partitions(),
                 read_only: mounted.section.read_only,
                 is_mounted: !served.has_ended(),
-                nodes: stat.nodes as u64,
-                files: stat.files as u64,
+                nodes: nodes as u64,
+                files: files as u64,
             }
         };
         list.iter().map(report).collect()
@@ -100,7 +102,12 @@ pub fn rules(section: &MountSection, partition: impl Fn(&str) -> Option<Partitio
 }
 
 /// Mounts the directory of a section. The error is a sentence.
-pub fn start(section: &MountSection, cache: &Cache, rules: Rules) -> Result<Mounted, String> {
+pub fn start(
+    section: &MountSection,
+    cache: &Cache,
+    remotes: &Remotes,
+    rules: Rules,
+) -> Result<Mounted, String> {
     // Each cached file takes two descriptors.
     process::raise_fds_max();
     let defaults = MountOptions::default();
@@ -118,6 +125,7 @@ pub fn start(section: &MountSection, cache: &Cache, rules: Rules) -> Result<Moun
         dev: section.dev,
         ..defaults
     };
-    let served = Served::start(cache, section.source.get_ref(), section.path.get_ref(), &options, rules)?;
+    let served =
+        Served::start(cache, remotes, section.source.get_ref(), section.path.get_ref(), &options, rules)?;
     Ok(Mounted { section: section.clone(), served })
 }

@@ -54,7 +54,7 @@ impl Catalog {
     ) -> Result<Vec<Change>, Error> {
         let mut state = self.state().map_err(Error::failed)?;
         let disconnect = matches!(purpose, Purpose::Reload { disconnect: true });
-        let open = purpose.open();
+        let open = purpose.opener(&self.remotes);
         let mut step = Step::new(self, &config);
 
         let mut plan = step.plan(&state);
@@ -192,7 +192,8 @@ impl Catalog {
         let mut left = Vec::new();
         let later = later.into_iter().map(|section| {
             let partition = state.partition(config.partition_of(&section).unwrap_or_default());
-            let object = partition.and_then(|partition| self.open(&section, partition, purpose.open()));
+            let object =
+                partition.and_then(|partition| self.open(&section, partition, purpose.opener(&self.remotes)));
             (section, object)
         });
         let all: Vec<_> =

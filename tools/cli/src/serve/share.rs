@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use octavo::{Object, Partition};
 
-use super::build::{self, OpenStore};
+use super::build::{self, Opener};
 use crate::config::{ExportSection, check};
 use crate::control::report::SharedImage;
 use crate::lock::lock;
@@ -44,7 +44,7 @@ impl Images {
         share: &str,
         section: &ExportSection,
         partition: &Partition,
-        open: OpenStore,
+        opener: Opener<'_>,
     ) -> Result<Object, String> {
         let path = section.path.get_ref();
         let examine = || check::identity(path).map_err(|why| format!("\"{}\" {why}", path.display()));
@@ -57,7 +57,7 @@ impl Images {
             return Ok(image.object.clone());
         }
         // Without the lock: a store may take long to open, and `octavo ctl stat` needs the list.
-        let object = build::object(section, &name_of(share, path, partition), partition, open)?;
+        let object = build::object(section, &name_of(share, path, partition), partition, opener)?;
         if examine()? != identity {
             // It is read-only, so closing it loses nothing.
             let _ = object.close();

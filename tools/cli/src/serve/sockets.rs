@@ -23,6 +23,7 @@ use crate::control::report::{AskClients, Clients};
 use crate::control::server::Listener;
 use crate::environment::make_open_dir;
 use crate::error::Error;
+use crate::remotes::Remotes;
 use crate::units;
 
 /// Most clients at a time by default, unless two thirds of the buffers' room allow fewer. The rest
@@ -57,12 +58,18 @@ pub fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {
 }
 
 /// Asks the server for its clients' figures, for the images that they share, and for its mounts.
-pub fn clients(traffic: Traffic, images: Arc<Images>, mounts: Arc<Mounts>) -> AskClients {
+pub fn clients(
+    traffic: Traffic,
+    images: Arc<Images>,
+    mounts: Arc<Mounts>,
+    remotes: Arc<Remotes>,
+) -> AskClients {
     Box::new(move || Clients {
         connections: traffic.connections() as u64,
         exports: traffic.exports(),
         images: images.list(),
         mounts: mounts.report(),
+        remotes: remotes.figures(),
     })
 }
 

@@ -1,12 +1,12 @@
 //! The part of a reload that can be undone (`reload.rs`, steps 1 to 3): what to add, keep and
 //! remove, and the actions that the engine or a store can refuse.
 
-use octavo::{Limits, Object, Partition, PolicyName, disk};
+use octavo::{Limits, Object, Partition, PolicyName};
 use octavo_block::Retired;
 use serde::Serialize;
 use toml::Spanned;
 
-use super::build::{self, OpenStore, Shares};
+use super::build::{self, Opener, Shares};
 use super::catalog::{Catalog, GRACE, Listed, Owned, State};
 use super::mounts::{self, Mounted};
 use super::tls;
@@ -17,6 +17,7 @@ use crate::control::{keys, tree};
 use crate::error::Error;
 use crate::limits;
 use crate::mount::place;
+use crate::remotes::Remotes;
 use crate::units::human_bytes;
 
 /// Why a configuration is applied.
@@ -32,8 +33,8 @@ pub enum Purpose {
 
 impl Purpose {
     /// How stores are opened.
-    pub fn open(self) -> OpenStore {
-        if self == Purpose::Check { disk::Store::rehearse } else { disk::Store::open }
+    pub fn opener(self, remotes: &Remotes) -> Opener<'_> {
+        Opener { remotes, claims: self != Purpose::Check }
     }
 }
 
@@ -265,7 +266,7 @@ impl<'a> Step<'a> {
                 owned.find(|owned| owned.partition.name() == name).map(|owned| owned.partition.clone())
             };
             let Some(rules) = mounts::rules(section, partition) else { continue };
-            match mounts::start(section, &self.catalog.cache, rules) {
+            match mounts::start(section, &self.catalog.cache, &self.catalog.remotes, rules) {
                 Ok(new) => {
                     let undone = new.served.clone();
                     self.undo.push(Box::new(move || drop(undone.remove(GRACE))));
@@ -365,7 +366,8 @@ impl<'a> Step<'a> {
     /// Step 2: opens the stores of new exports without claiming them.
     pub fn rehearse(&mut self, plan: &Plan<'a>) {
         for section in &plan.exports_added {
-            if let Err(why) = build::store(section, disk::Store::rehearse) {
+            let opener = Opener { remotes: &self.catalog.remotes, claims: false };
+            if let Err(why) = build::store(section, opener) {
                 self.report(&section.path, why);
             }
         }
@@ -511,7 +513,7 @@ impl<'a> Step<'a> {
         plan: &Plan<'a>,
         state: &State,
         made: &[Owned],
-        open: OpenStore,
+        opener: Opener<'_>,
     ) -> (Vec<(ExportSection, Object)>, Vec<ExportSection>) {
         let (mut opened, mut later) = (Vec::new(), Vec::new());
         for section in &plan.exports_added {
@@ -524,7 +526,7 @@ impl<'a> Step<'a> {
             // A partition that could not be made has been reported.
             let Some(owned) = owned else { continue };
             let catalog = self.catalog;
-            match catalog.open(section, &owned.partition, open) {
+            match catalog.open(section, &owned.partition, opener) {
                 Ok(object) => {
                     let undone = (section.name.get_ref(), object.clone());
                     self.undo.push(Box::new(move || drop(catalog.close(undone.0, &undone.1))));

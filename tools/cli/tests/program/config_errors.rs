@@ -312,7 +312,7 @@ name = "vm1 "
 
 [cache] -> [metrics]
 [cache]
-1:2: metrics: no such key; known: cache, group, partition, share, export, mount, listen, control, serve, log
+1:2: metrics: no such key; known: cache, group, partition, share, export, mount, listen, control, serve, s3, log
 "#;
 
 #[test]

@@ -64,10 +64,12 @@ impl Threads {
         let mut threads = Threads { wakeups: 0, awake: Vec::new() };
         for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
             let thread = thread.unwrap().path();
-            let status = std::fs::read_to_string(thread.join("status")).unwrap();
+            // A thread that has ended, such as that of a mount whose last reader had not asked yet,
+            // is not awake.
+            let Ok(status) = std::fs::read_to_string(thread.join("status")) else { continue };
             let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
             threads.wakeups += field("voluntary_ctxt_switches:").parse::<u64>().unwrap();
-            if !field("State:").starts_with('S') {
+            if !field("State:").starts_with(['S', 'Z']) {
                 threads.awake.push(thread);
             }
         }

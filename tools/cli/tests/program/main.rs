@@ -38,6 +38,7 @@ mod reload;
 mod replayed;
 mod resident;
 mod resize;
+mod s3;
 mod server;
 mod share;
 mod signals;

@@ -1,0 +1,119 @@
+//! [`Files`]: open files, and the pages of files that were closed.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lru::LruCache;
+use octavo::{Object, Partition};
+use octavo_objects::{Error, ErrorKind, Fetcher, Meta};
+
+use crate::client::Client;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One version of an object whose pages are kept.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub meta: Meta,
+    /// `None` for an object without bytes.
+    pub object: Option<Object>,
+}
+
+impl Drop for Kept {
+    /// Nobody reads it any more: its pages go.
+    fn drop(&mut self) {
+        if let Some(object) = &self.object {
+            object.abandon();
+        }
+    }
+}
+
+/// The files whose pages are kept, open or not.
+#[derive(Debug)]
+pub(crate) struct Files {
+    kept: Mutex<LruCache<Arc<str>, Arc<Kept>>>,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    by_handle: HashMap<u64, Arc<Kept>>,
+    next: u64,
+}
+
+impl Files {
+    /// Keeps the pages of at most this many files.
+    pub fn new(most: NonZeroUsize) -> Files {
+        Files { kept: Mutex::new(LruCache::new(most)), open: Mutex::default() }
+    }
+
+    /// Opens a version of an object. Returns a handle.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Engine`] if the cache has no memory left.
+    pub fn open(
+        &self,
+        fetcher: &Fetcher,
+        client: &Client,
+        key: &Arc<str>,
+        name: &str,
+        meta: Meta,
+        partition: &Partition,
+    ) -> Result<u64, Error> {
+        let mut kept = lock(&self.kept);
+        let is_it =
+            |kept: &&Arc<Kept>| kept.meta.size == meta.size && kept.meta.version.is_same(&meta.version);
+        let file = match kept.get(key).filter(is_it) {
+            Some(file) => file.clone(),
+            None => {
+                let object = match meta.size {
+                    0 => None,
+                    _ => {
+                        let store = client.open(fetcher, key, meta.clone())?;
+                        let object = partition.open(store, name);
+                        Some(object.map_err(|error| Error::new(ErrorKind::Engine, key, error))?)
+                    }
+                };
+                let file = Arc::new(Kept { meta, object });
+                // The version before goes when the last reader has closed it.
+                let _gone = kept.push(key.clone(), file.clone());
+                file
+            }
+        };
+        drop(kept);
+        let mut open = lock(&self.open);
+        open.next += 1;
+        let handle = open.next;
+        open.by_handle.insert(handle, file);
+        Ok(handle)
+    }
+
+    pub fn get(&self, handle: u64) -> Option<Arc<Kept>> {
+        lock(&self.open).by_handle.get(&handle).cloned()
+    }
+
+    pub fn close(&self, handle: u64) {
+        let file = lock(&self.open).by_handle.remove(&handle);
+        drop(file);
+    }
+
+    /// Drops the pages of all files that are closed, and of the others when they are.
+    pub fn clear(&self) {
+        let kept = std::mem::replace(&mut *lock(&self.kept), LruCache::new(NonZeroUsize::MIN));
+        drop(kept);
+        let open = std::mem::take(&mut lock(&self.open).by_handle);
+        drop(open);
+    }
+
+    pub fn count(&self) -> usize {
+        lock(&self.kept).len()
+    }
+
+    /// The objects whose pages are kept.
+    pub fn objects(&self) -> Vec<Object> {
+        lock(&self.kept).iter().filter_map(|(_, file)| file.object.clone()).collect()
+    }
+}

@@ -1,0 +1,30 @@
+//! Objects of S3 in front of the Octavo page cache: one object as a read-only disk, and the objects
+//! below a prefix as a read-only directory.
+//!
+//! [`Client`] reaches a bucket with the usual credentials. What it fetches, `octavo-objects` checks
+//! and the engine caches; this crate only knows S3.
+//!
+//! - **Versions.** A disk or an open file has the bytes of one version of its object. If the object
+//!   changes, reads of what is not cached fail; they never mix two versions.
+//! - **Credentials** stay in [`Client`]. They are in no message, no name and no `Debug` output.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `address.rs` | [`Address`]: `s3://bucket/key` |
+//! | `client.rs` | [`Client`]: a bucket, as one holder of credentials sees it |
+//! | `profile.rs` | credentials and settings in `~/.aws` |
+//! | `tree.rs` | keys with slashes as directories, from listings |
+//! | `files.rs` | open files, and the pages of closed ones |
+//! | `mount.rs` | [`Prefix`]: the file system, and how it is mounted |
+#![warn(missing_debug_implementations)]
+
+mod address;
+mod client;
+mod files;
+mod mount;
+mod profile;
+mod tree;
+
+pub use address::Address;
+pub use client::{Client, Settings};
+pub use mount::{Prefix, PrefixOptions, PrefixStat};

@@ -1,0 +1,112 @@
+//! [`Lower`]: what is mounted, a directory or a prefix of a bucket.
+
+use std::path::Path;
+use std::time::Duration;
+
+use octavo::{Cache, Object, Partition};
+use octavo_fuse::{Mount, MountOptions, Opened};
+use octavo_s3::{Prefix, PrefixOptions};
+
+use crate::remotes::Remotes;
+
+/// How long the end of a prefix is waited for, when its files are to be closed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A file as rules for partitions see it.
+pub struct Asked<'f> {
+    /// Its path below what is mounted.
+    pub path: &'f Path,
+    /// The partition that its extended attributes ask for.
+    pub wanted: &'f dyn Fn() -> Option<String>,
+}
+
+/// What is mounted.
+pub enum Lower {
+    /// A directory.
+    Directory(Mount),
+    /// The objects below a prefix.
+    Prefix(Prefix),
+}
+
+impl Lower {
+    /// Mounts `source` at `path`. The error is a sentence.
+    pub fn start(
+        cache: &Cache,
+        remotes: &Remotes,
+        source: &Path,
+        path: &Path,
+        options: &MountOptions,
+        choose: impl Fn(&Asked<'_>) -> Partition + Send + Sync + 'static,
+    ) -> Result<Lower, String> {
+        let Some(address) = Remotes::address(source) else {
+            let choose = move |file: &Opened<'_>| {
+                let wanted = || file.partition_wanted().map(|name| name.to_owned());
+                Some(choose(&Asked { path: file.path(), wanted: &wanted }))
+            };
+            return Mount::start(cache.clone(), source, path, options, choose).map(Lower::Directory);
+        };
+        let address = address?;
+        let (fetcher, client) = remotes.reach(&address)?;
+        let defaults = PrefixOptions::default();
+        let prefix_options = PrefixOptions {
+            allow_other: options.allow_other,
+            valid: options.valid.unwrap_or(defaults.valid),
+            threads: options.threads.max(defaults.threads),
+            ..defaults
+        };
+        let choose = move |path: &Path| choose(&Asked { path, wanted: &|| None });
+        Prefix::start(fetcher, client, &address, path, &prefix_options, choose).map(Lower::Prefix)
+    }
+
+    /// Whether it was unmounted.
+    pub fn has_ended(&self) -> bool {
+        match self {
+            Lower::Directory(mount) => mount.has_ended(),
+            Lower::Prefix(prefix) => prefix.has_ended(),
+        }
+    }
+
+    /// Waits until it is unmounted, at most for this long.
+    pub fn wait_until_ended(&self, most: Duration) -> bool {
+        match self {
+            Lower::Directory(mount) => mount.wait_until_ended(most),
+            Lower::Prefix(prefix) => prefix.wait_until_ended(most),
+        }
+    }
+
+    /// Files and directories that the kernel knows, and files whose pages are kept.
+    pub fn counts(&self) -> (usize, usize) {
+        match self {
+            Lower::Directory(mount) => (mount.stat().nodes, mount.stat().files),
+            Lower::Prefix(prefix) => (prefix.stat().nodes, prefix.stat().files),
+        }
+    }
+
+    /// The objects of its files, whose names are paths below what is mounted.
+    pub fn objects(&self) -> Vec<Object> {
+        match self {
+            Lower::Directory(mount) => mount.objects(),
+            Lower::Prefix(prefix) => prefix.objects(),
+        }
+    }
+
+    /// Begins to unmount it.
+    pub fn begin_stop(&self) {
+        match self {
+            Lower::Directory(mount) => mount.begin_stop(),
+            Lower::Prefix(prefix) => prefix.begin_stop(),
+        }
+    }
+
+    /// Unmounts it, and writes and closes its files. Returns the errors of those that could not be
+    /// written.
+    pub fn stop(&self) -> Vec<String> {
+        match self {
+            Lower::Directory(mount) => mount.stop(),
+            Lower::Prefix(prefix) => {
+                prefix.stop(PATIENCE);
+                Vec::new()
+            }
+        }
+    }
+}
