@@ -1,8 +1,12 @@
 """File systems for fsspec."""
 
+import errno
+import hashlib
+import http.server
 import os
 import pickle
 import threading
+import unittest
 
 from tests.support import PAGE, Folder, Served, needs
 from tests.test_fork import in_child
@@ -142,6 +146,90 @@ class Remote(Folder):
                 file.read()
         with self.assertRaises(FileNotFoundError):
             self.fs.open("/gone")
+
+    def test_a_file_that_is_replaced_while_it_is_open_never_mixes(self):
+        old, new = os.urandom(200_000), os.urandom(200_000)
+        self.memory.pipe_file("/data", old)
+        fs = OctavoFileSystem(fs=self.memory, memory_max="32MiB", page_bytes="16KiB", read_ahead=0)
+        with fs.open("/data") as file:
+            self.assertEqual(file.read(100), old[:100])
+            self.memory.pipe_file("/data", new)
+            self.assertEqual(file.pread(16_000, 0), old[:16_000])
+            with self.assertRaises(OSError) as caught:
+                file.read()
+            self.assertEqual(caught.exception.errno, errno.ESTALE)
+        self.assertEqual(fs.cat_file("/data"), new)
+
+    def test_ranges_of_several_files_come_in_order(self):
+        for name in "abc":
+            self.memory.pipe_file(f"/{name}", name.encode() * 1000)
+        self.memory.pipe_file("/empty", b"")
+        paths = ["/a", "/b", "/missing", "/a", "/empty", "octavo::memory:///c"]
+        found = self.fs.cat_ranges(paths, [0, 990, 0, -3, 0, 0], [2, 2000, 5, None, 4, 1])
+        self.assertIsInstance(found.pop(2), FileNotFoundError)
+        self.assertEqual(found, [b"aa", b"b" * 10, b"aaa", b"", b"c"])
+        with self.assertRaises(FileNotFoundError):
+            self.fs.cat_ranges(paths, 0, 1, on_error="raise")
+        with self.assertRaises(ValueError):
+            self.fs.cat_ranges(["/a"], [0, 1], [2])
+
+
+class OneFile(http.server.BaseHTTPRequestHandler):
+    """A server of one file, `content`, with ranges."""
+
+    def do_GET(self, with_body=True):
+        content = self.server.content
+        start, end = 0, len(content)
+        asked = self.headers.get("Range")
+        if asked:
+            start, end = (int(one) for one in asked.removeprefix("bytes=").split("-"))
+            end = min(end + 1, len(content))
+        self.server.asked += with_body
+        self.send_response(206 if asked else 200)
+        if asked:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("Content-Length", str(end - start))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content[start:end])
+
+    def do_HEAD(self):
+        self.do_GET(with_body=False)
+
+    def log_message(self, *_arguments):
+        pass
+
+
+@needs("fsspec")
+@needs("aiohttp")
+class Http(unittest.TestCase):
+    def setUp(self):
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), OneFile)
+        self.server.asked = 0
+        thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        thread.start()
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/file"
+
+    def test_each_answer_is_of_the_version_that_was_opened(self):
+        old, new = os.urandom(200_000), os.urandom(200_000)
+        self.server.content = old
+        fs = OctavoFileSystem(
+            target_protocol="http", memory_max="32MiB", page_bytes="64KiB", read_ahead=0
+        )
+        self.assertEqual(fs.cat_file(self.url, 0, 9), old[:9])
+        asked = self.server.asked
+        with fs.open(self.url) as file:
+            self.assertEqual(file.read(100), old[:100])
+            self.server.content = new
+            self.assertEqual(file.read(100), old[100:200])
+            self.assertEqual(self.server.asked, asked)
+            with self.assertRaises(OSError) as caught:
+                file.read()
+            self.assertEqual(caught.exception.errno, errno.ESTALE)
+        self.assertEqual(fs.cat_file(self.url), new)
 
 
 @needs("fsspec")

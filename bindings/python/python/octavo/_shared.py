@@ -5,6 +5,7 @@ begins with none.
 """
 
 import collections
+import errno
 import os
 import threading
 import weakref
@@ -12,8 +13,9 @@ import weakref
 import octavo
 from octavo._errors import ForkedError, IoError
 
-# Files that stay open without a user. Each has a descriptor if it is local.
-_FILES_MAX = 512
+# How much stays open without a user: 512 local files, which have descriptors, or 4096 others.
+_WEIGHT_MAX = 4096
+_LOCAL_WEIGHT, _REMOTE_WEIGHT = 8, 1
 
 
 class Files:
@@ -22,14 +24,16 @@ class Files:
     def __init__(self, memory_max):
         self._cache = octavo.Cache(memory_max)
         self._partitions = {}
+        # The least recently used first.
         self._files = collections.OrderedDict()
+        self._weight = 0
         self._lock = threading.RLock()
 
     def stat(self):
         """The statistics of the cache."""
         return self._cache.stat()
 
-    def take(self, key, identity, opening):
+    def take(self, key, identity, opening, is_local):
         """Return the open file of this key and identity, for one user more.
 
         If there is none, `opening(partition)` opens one. `identity` None opens one in any case.
@@ -40,7 +44,8 @@ class Files:
                 self._forget(key)
                 file = None
             if file is None:
-                file = self._files[key] = _File(identity, opening(self._partition))
+                file = self._files[key] = _File(identity, opening(self._partition), is_local)
+                self._weight += file.weight
                 self._shrink()
             self._files.move_to_end(key)
             file.users += 1
@@ -61,14 +66,18 @@ class Files:
 
     def _forget(self, key):
         file = self._files.pop(key)
+        self._weight -= file.weight
         file.is_forgotten = True
         if not file.users:
             file.object.close()
 
     def _shrink(self):
-        idle = [key for key, file in self._files.items() if not file.users]
-        for key in idle[: max(len(self._files) - _FILES_MAX, 0)]:
+        if self._weight <= _WEIGHT_MAX:
+            return
+        for key in [key for key, file in self._files.items() if not file.users]:
             self._forget(key)
+            if self._weight <= _WEIGHT_MAX:
+                return
 
     def _partition(self, page_bytes, read_ahead):
         settings = (page_bytes, read_ahead)
@@ -81,7 +90,8 @@ class Files:
 
 
 class _File:
-    def __init__(self, identity, opened):
+    def __init__(self, identity, opened, is_local):
+        self.weight = _LOCAL_WEIGHT if is_local else _REMOTE_WEIGHT
         self.identity = identity
         self.object = opened
         self.users = 0
@@ -104,8 +114,8 @@ class Lease:
     def _acquire(self, found):
         files, file = self._take(found)
         self.size = file.object.size
+        self.identity = file.identity
         self._object = file.object
-        self._identity = file.identity
         self._end = weakref.finalize(self, _end, os.getpid(), files, file)
         self._end.atexit = False
 
@@ -132,10 +142,10 @@ class Lease:
 
     def _again(self):
         self._end.detach()
-        identity = self._identity
+        identity = self.identity
         self._acquire(self._find())
-        if identity is not None and identity != self._identity:
-            raise IoError(116, f"{self.name}: the file has changed since it was opened")
+        if identity is not None and identity != self.identity:
+            raise IoError(errno.ESTALE, f"{self.name}: the file has changed since it was opened")
         return self._object
 
 

@@ -5,6 +5,7 @@
 processes read through one cache.
 """
 
+import errno
 import os
 import time
 
@@ -12,11 +13,11 @@ import fsspec
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
-from fsspec.utils import stringify_path, tokenize
+from fsspec.utils import stringify_path
 
 import octavo
-from octavo import _shared
-from octavo._errors import ConfigError
+from octavo import _shared, _versions
+from octavo._errors import ConfigError, IoError
 from octavo.file import OctavoFile
 
 # A local file that was changed this recently may change again within one tick of its times.
@@ -25,14 +26,23 @@ _TICK_NS = 50_000_000
 # The most answers about files that are kept.
 _KNOWN_MAX = 10_000
 
+# Arguments of `open` that say how a file is buffered, which the cache does in its own way.
+_BUFFERS = {"autocommit", "cache_type", "fill_cache"}
+
+# How often a read starts again because the file was replaced in the meantime.
+_ATTEMPTS = 4
+
 
 class OctavoFileSystem(ChainedFileSystem):
     """The files of another file system, read through a cache of this process.
 
     Reads of bytes go through the cache; everything else goes to the other file system. A file that
     changed is not served from old pages: each open asks for its size, times and tags (`info`), and
-    `check_seconds` lets an answer hold longer. A file that changes while it is open is as current
-    as its pages.
+    `check_seconds` lets an answer hold longer. A remote file that is replaced while it is open
+    either reads as it was, or fails with ESTALE. A local file that changes while it is open is as
+    current as its pages.
+
+    Pages are shared by file systems with the same endpoint and credentials, and by no others.
 
     `memory_max` is the size of the cache. File systems with the same `memory_max` share one.
     `page_bytes` is 4 KiB for local files and 256 KiB for others; `read_ahead` is the most that is
@@ -59,18 +69,28 @@ class OctavoFileSystem(ChainedFileSystem):
             raise ConfigError("both fs and target_protocol are given: one is enough")
         if fs is None:
             fs = fsspec.filesystem(target_protocol or "file", **(target_options or {}))
-        self.fs = fs
+        self._fs = fs
+        self._fs_pid = os.getpid()
         self.memory_max = memory_max
         self.check_seconds = check_seconds
         self.direct = direct
         self._is_local = isinstance(fs, LocalFileSystem)
         self._page_bytes = octavo.bytes_of(page_bytes or ("4KiB" if self._is_local else "256KiB"))
         self._read_ahead = octavo.bytes_of(read_ahead)
-        # The same for the file systems of all threads, which `_fs_token` is not.
-        self._target = tokenize(type(fs), fs.storage_args, fs.storage_options)
+        # What files were, and until when that holds.
         self._known = {}
         # Each instance has another target.
         self._strip_protocol = lambda path: fs._strip_protocol(type(self)._strip_protocol(path))
+
+    @property
+    def fs(self):
+        """The other file system. In a child of `fork`, a new one: its connections are not
+        inherited."""
+        if self._fs_pid != os.getpid():
+            fs = self._fs
+            self._fs = type(fs)(*fs.storage_args, **fs.storage_options)
+            self._fs_pid = os.getpid()
+        return self._fs
 
     @classmethod
     def _strip_protocol(cls, path):
@@ -103,75 +123,108 @@ class OctavoFileSystem(ChainedFileSystem):
         if mode != "rb":
             self._changed(path)
             return self.fs._open(path, mode=mode, block_size=block_size, **kwargs)
-        lease = self._lease(path)
+        # What else there is, such as a `version_id`, may ask for other bytes.
+        lease = None if kwargs.keys() - _BUFFERS else self._lease(path)
         if lease is None:
             return self.fs.open(path, mode="rb", **kwargs)
         return CachedFile(self, path, lease)
 
     def cat_file(self, path, start=None, end=None, **kwargs):
         path = self._strip_protocol(path)
-        lease = self._lease(path)
-        if lease is None:
+        if kwargs:
             return self.fs.cat_file(path, start=start, end=end, **kwargs)
-        try:
-            begin, end, _ = slice(start, end).indices(lease.size)
-            return lease.read(max(end - begin, 0), begin)
-        finally:
-            lease.close()
+        return self._read(path, [(start, end)])[0]
+
+    def cat_ranges(self, paths, starts, ends, max_gap=None, on_error="return", **kwargs):
+        """Read ranges of files. All ranges of one file are of one version."""
+        if kwargs:
+            paths = [self._strip_protocol(path) for path in paths]
+            return self.fs.cat_ranges(paths, starts, ends, max_gap, on_error=on_error, **kwargs)
+        starts = starts if isinstance(starts, list) else [starts] * len(paths)
+        ends = ends if isinstance(ends, list) else [ends] * len(paths)
+        if not len(paths) == len(starts) == len(ends):
+            raise ValueError("paths, starts and ends differ in length")
+        places = {}
+        for place, path in enumerate(paths):
+            places.setdefault(self._strip_protocol(path), []).append(place)
+        out = [None] * len(paths)
+        for path, of_path in places.items():
+            try:
+                found = self._read(path, [(starts[place], ends[place]) for place in of_path])
+            except Exception as error:
+                if on_error != "return":
+                    raise
+                found = [error] * len(of_path)
+            for place, one in zip(of_path, found, strict=True):
+                out[place] = one
+        return out
+
+    def _read(self, path, ranges):
+        """Return ranges of one version of a file."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            lease = self._lease(path)
+            if lease is None:
+                return [self.fs.cat_file(path, start=start, end=end) for start, end in ranges]
+            try:
+                spans = [slice(start, end).indices(lease.size) for start, end in ranges]
+                return [lease.read(max(end - begin, 0), begin) for begin, end, _ in spans]
+            except IoError as error:
+                if error.errno != errno.ESTALE or attempt == _ATTEMPTS:
+                    raise
+            finally:
+                lease.close()
 
     def _lease(self, path):
         """Open a file in the cache; None if it is empty or has no known length."""
-        found = self._identity(path)
-        if not found[1]:
+        found = self._version(path)
+        if not found.size:
             return None
-        find, take = lambda: self._identity(path), lambda found: self._take(path, *found)
+        find, take = lambda: self._version(path), lambda found: self._take(path, found)
         return _shared.Lease(find, take, path, found)
 
-    def _take(self, path, identity, size):
+    def _take(self, path, version):
         def open_here(partition):
             pages = partition(self._page_bytes, self._read_ahead)
             if self._is_local:
                 return pages.open(path, read_only=True, lock=False, direct=self.direct)
-            fs = self.fs
+            get = _versions.fetcher(self.fs, path, version, lambda: self._version(path))
 
             def fetch(offset, length):
-                return fs.cat_file(path, start=offset, end=offset + length)
+                try:
+                    return get(offset, length)
+                except OSError as error:
+                    if error.errno == errno.ESTALE:
+                        # The next open must ask again, whatever `check_seconds` is.
+                        self._known.pop(path, None)
+                    raise
 
-            return pages.open_source(path, size, fetch)
+            return pages.open_source(path, version.size, fetch)
 
         files = _shared.files(self.memory_max)
-        key = (self._target, path, self._page_bytes, self._read_ahead)
-        return files, files.take(key, identity, open_here)
+        key = (_versions.scope(self.fs), path, self._page_bytes, self._read_ahead)
+        return files, files.take(key, version.identity, open_here, self._is_local)
 
-    def _identity(self, path):
-        """Return what tells this content of the file from others, and the size."""
+    def _version(self, path):
+        """Return what the file is now, or was at most `check_seconds` ago."""
         if self.check_seconds and (known := self._known.get(path)):
             if time.monotonic() < known[0]:
-                return known[1:]
-        found = self._local_identity(path) if self._is_local else self._remote_identity(path)
+                return known[1]
+        found = self._local_version(path) if self._is_local else _versions.find(self.fs, path)
         if self.check_seconds:
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            self._known[path] = (time.monotonic() + self.check_seconds, *found)
+            self._known[path] = (time.monotonic() + self.check_seconds, found)
         return found
 
-    def _local_identity(self, path):
+    def _local_version(self, path):
         stat = os.stat(path)
         if not os.path.isfile(path):
             raise IsADirectoryError(21, os.strerror(21), path)
         changed_ns = max(stat.st_mtime_ns, stat.st_ctime_ns)
         if time.time_ns() - changed_ns < _TICK_NS:
-            return None, stat.st_size
-        return (stat.st_dev, stat.st_ino, stat.st_size, changed_ns, stat.st_mtime_ns), stat.st_size
-
-    def _remote_identity(self, path):
-        info = self.fs.info(path)
-        if info.get("type") == "directory":
-            raise IsADirectoryError(21, os.strerror(21), path)
-        identity = tokenize(sorted((key, str(value)) for key, value in info.items()))
-        if type(self.fs).ukey is not AbstractFileSystem.ukey:
-            identity += str(self.fs.ukey(path))
-        return identity, info.get("size")
+            return _versions.Version(None, stat.st_size)
+        identity = (stat.st_dev, stat.st_ino, stat.st_size, changed_ns, stat.st_mtime_ns)
+        return _versions.Version(identity, stat.st_size)
 
     def _changed(self, *arguments):
         """Forget files that a call with these arguments may change."""
@@ -185,10 +238,11 @@ class OctavoFileSystem(ChainedFileSystem):
             else:
                 paths.append(argument)
         paths = [self._strip_protocol(p) for p in paths if isinstance(p, (str, os.PathLike))]
+        scope = _versions.scope(self.fs)
 
         def is_changed(key):
-            target, path, *_ = key
-            return target == self._target and any(
+            of, path, *_ = key
+            return of == scope and any(
                 path == p or path.startswith(p.rstrip("/") + "/") or "*" in p or "?" in p or "[" in p
                 for p in paths
             )
@@ -217,11 +271,16 @@ class CachedFile(OctavoFile):
         return self.fs.info(self.path)
 
     def __reduce__(self):
-        return _reopen, (self.fs, self.path, self.tell())
+        # Another machine sees other numbers of a local file.
+        identity = None if self.fs._is_local else self._source.identity
+        return _reopen, (self.fs, self.path, self.tell(), identity)
 
 
-def _reopen(fs, path, at):
+def _reopen(fs, path, at, identity):
     file = fs.open(path, "rb")
+    if identity is not None and file._source.identity != identity:
+        file.close()
+        raise _versions.changed(path)
     file.seek(at)
     return file
 
