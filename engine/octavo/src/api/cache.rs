@@ -312,10 +312,8 @@ impl Cache {
     /// ```
     pub fn buffer(&self, bytes: usize) -> Option<Buffer> {
         let buffers = &self.core().shared.buffers;
-        buffers.borrow(bytes).or_else(|| {
-            let rounded = bytes.max(1).checked_next_multiple_of(4096)? as u64;
-            control::make_room_for_buffers(self.core(), rounded).then(|| buffers.borrow(bytes))?
-        })
+        let rounded = bytes.max(1).checked_next_multiple_of(4096)? as u64;
+        control::with_room(self.core(), rounded, || buffers.borrow(bytes).ok_or(())).ok()
     }
 
     /// Creates a batch queue with an I/O ring of its own. A queue may move between threads but
@@ -338,15 +336,12 @@ impl Cache {
     /// ```
     pub fn queue(&self) -> Result<Queue, Error> {
         self.core().shared.check_process()?;
-        let queue = Queue::new(self.core().crew());
-        match queue {
-            Err(Error::NoMemory { .. })
-                if control::make_room_for_buffers(self.core(), Queue::CHARGED_BYTES) =>
-            {
-                Queue::new(self.core().crew())
-            }
-            queue => queue,
-        }
+        let charged = |queue| match queue {
+            Err(error @ Error::NoMemory { .. }) => Err(error),
+            other => Ok(other),
+        };
+        let attempt = || charged(Queue::new(self.core().crew()));
+        control::with_room(self.core(), Queue::CHARGED_BYTES, attempt).flatten()
     }
 
     /// Writes back the dirty pages of all partitions, in offset order, as the cleaner does in the

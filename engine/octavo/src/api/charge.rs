@@ -49,10 +49,7 @@ impl Cache {
 
     fn charged(&self, bytes: u64, what: &str) -> Result<memory::Charge, Error> {
         let reserve = &self.core().shared.reserve;
-        match reserve.charge(bytes, what) {
-            Err(_) if control::make_room_for_buffers(self.core(), bytes) => reserve.charge(bytes, what),
-            charged => charged,
-        }
+        control::with_room(self.core(), bytes, || reserve.charge(bytes, what))
     }
 }
 
@@ -73,5 +70,47 @@ impl Charge {
             None => self.inner.resize(bytes, &self.what)?,
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::{CacheConfig, PartitionConfig};
+
+    const MIB: u64 = 1 << 20;
+
+    /// One of eight threads was refused a buffer although the share had room for all of them. It
+    /// was not tried again if others had returned memory since, or had taken what it had made room
+    /// for; the latter also kept all calls from memory of pages for the rest of the period.
+    #[test]
+    fn a_charge_that_others_overtake_is_tried_again() {
+        let config = CacheConfig { memory_max_bytes: 64 * MIB, ..CacheConfig::default() };
+        let cache = Cache::new(config).unwrap();
+        let (core, reserve) = (cache.core(), &cache.core().shared.reserve);
+        let mut refusals = 3;
+        let tried = control::with_room(core, MIB, || {
+            let refused = refusals > 0;
+            refusals -= i32::from(refused);
+            if refused { Err(()) } else { Ok(()) }
+        });
+        assert_eq!(tried, Ok(()), "there is room");
+
+        // Pages have all that is left.
+        let _partition = cache.partition(PartitionConfig::new("p")).unwrap();
+        let all_there_is = || std::iter::from_fn(|| reserve.charge(64 << 10, "another buffer").ok());
+        let mut others: Vec<_> = all_there_is().collect();
+        let left = reserve.max_bytes() - reserve.used_bytes();
+        assert!(left > 3 * MIB, "{left} bytes, which pages have");
+        let mut attempts = 0;
+        let charge = control::with_room(core, MIB, || {
+            attempts += 1;
+            // Other calls take what this one has made room for.
+            if attempts == 2 {
+                others.extend(all_there_is());
+            }
+            reserve.charge(MIB, "a buffer")
+        });
+        assert_eq!((charge.is_ok(), attempts), (true, 3));
     }
 }

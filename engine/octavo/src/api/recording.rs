@@ -120,8 +120,7 @@ impl Partition {
             return Err(already());
         }
         let bytes = (blocks * BUFFER_BYTES) as u64;
-        control::make_room_for_buffers(&self.core, bytes);
-        let charge = reserve.charge(bytes, &what)?;
+        let charge = control::with_room(&self.core, bytes, || reserve.charge(bytes, &what))?;
         let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
         // Lock order: the tape comes after `resizing` and the list of objects, because a resize and
         // an `open` lock it while they hold those.

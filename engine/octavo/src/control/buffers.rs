@@ -6,38 +6,72 @@
 use super::core::Core;
 use super::plan::Picture;
 use super::turn::Turn;
+use crate::memory::Room;
 use crate::sync::{Arc, lock};
+
+/// How often a call makes room, if other calls take what it has made. Each of these was served.
+const ROUNDS: usize = 16;
+
+/// Calls `attempt`, which charges `bytes` to the buffer share, and makes room for it as long as it
+/// fails and pages have the memory. Returns what `attempt` returned last.
+pub(crate) fn with_room<T, E>(
+    core: &Arc<Core>,
+    bytes: u64,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let mut tried = attempt();
+    for _ in 0..ROUNDS {
+        if tried.is_ok() || !make_room_for_buffers(core, bytes) {
+            break;
+        }
+        tried = attempt();
+    }
+    tried
+}
 
 /// Makes room in the buffer share for a charge of `bytes`: evicts pages if they have the memory.
 /// Waits about a second at most, for `planning` and for stores that must take dirty pages. Returns
-/// whether there was room; another thread may have taken it since.
-pub(crate) fn make_room_for_buffers(core: &Arc<Core>, bytes: u64) -> bool {
-    let shared = &core.shared;
-    if shared.is_forked() || shared.reserve.lacking(bytes).is_none() {
+/// whether a charge may succeed now: there was room, but another thread may have taken it since.
+fn make_room_for_buffers(core: &Arc<Core>, bytes: u64) -> bool {
+    if core.shared.is_forked() {
         return false;
     }
-    let planning = lock(&core.ledger.planning);
-    take_from_pages(core, planning.turn(core.crew()), bytes)
+    match core.shared.reserve.room(bytes) {
+        // Others have returned memory since a charge was refused.
+        Room::Enough => true,
+        Room::None => false,
+        Room::Lent(_) => {
+            let planning = lock(&core.ledger.planning);
+            take_from_pages(core, planning.turn(core.crew()), bytes)
+        }
+    }
 }
 
 /// As [`make_room_for_buffers`]. The caller holds `planning`.
 pub(crate) fn take_from_pages(core: &Arc<Core>, turn: Option<Turn<'_>>, bytes: u64) -> bool {
     let shared = &core.shared;
+    let mut made_room = false;
     // A store that does not answer holds one partition up: the second round takes the memory from
     // the others.
     for _ in 0..2 {
         if shared.reserve.take_back(bytes) {
             return true;
         }
-        let Some(lacking) = shared.reserve.lacking(bytes) else { return false };
+        let lacking = match shared.reserve.room(bytes) {
+            Room::Enough => return true,
+            Room::None => return made_room,
+            Room::Lent(lacking) => lacking,
+        };
         let short = lacking.saturating_sub(shared.budget.left_bytes());
-        Picture::of(core, 1.0).spare_held_up().shrink_all(short, turn);
+        let moved = Picture::of(core, 1.0).spare_held_up().shrink_all(short, turn);
+        made_room |= moved >= short;
     }
     let has_room = shared.reserve.take_back(bytes);
-    if !has_room {
+    // Where pages did make room, other charges took it.
+    if !has_room && !made_room {
         shared.reserve.set_stuck();
     }
-    has_room
+    has_room || made_room
 }
 
 /// Makes room for what calls wanted that could not wait.

@@ -20,7 +20,7 @@ mod turn;
 
 pub(crate) use self::core::Core;
 pub use self::core::Partition;
-pub(crate) use buffers::{make_room_for_buffers, take_from_pages};
+pub(crate) use buffers::{take_from_pages, with_room};
 pub(crate) use cleaner::Cleaner;
 pub use ledger::ReaperStat;
 pub(crate) use plan::{groups_of, has_empty_level};

@@ -110,8 +110,8 @@ impl Picture {
     }
 
     /// Takes `bytes` from all partitions, in whole segments and in proportion to their sizes, but
-    /// not below their minimums.
-    pub fn shrink_all(&self, bytes: u64, turn: Option<Turn<'_>>) {
+    /// not below their minimums. Returns the bytes taken.
+    pub fn shrink_all(&self, bytes: u64, turn: Option<Turn<'_>>) -> u64 {
         let State { granule_bytes, nodes, .. } = &self.state;
         let held: u64 =
             nodes.iter().filter_map(|node| node.leaf.as_ref()).map(|leaf| leaf.current_bytes).sum();
@@ -121,7 +121,7 @@ impl Picture {
             partitions: self.partitions.clone(),
             least_frames_bytes: self.least_frames_bytes,
         };
-        smaller.carry_out(&Pace { step: 0.0, ..Pace::default() }, turn);
+        smaller.carry_out(&Pace { step: 0.0, ..Pace::default() }, turn)
     }
 
     /// Makes a plan and carries out its steps. Returns the bytes taken from partitions.

@@ -21,4 +21,4 @@ pub(crate) use frames::{Frames, Mapping};
 pub use owned::Memory;
 pub use pieces::Piece;
 pub(crate) use pieces::{Lent, PieceList};
-pub(crate) use reserve::Reserve;
+pub(crate) use reserve::{Reserve, Room};

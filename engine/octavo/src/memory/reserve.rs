@@ -10,8 +10,8 @@
 //! - **L2** A charge that finds no room takes memory back that no page uses either: what is left of
 //!   `memory_max`, such as the part of a segment that no partition has room for. No charge waits.
 //! - **L3** If there is none, partitions must shrink (`control/buffers.rs`). Calls that may wait do
-//!   that themselves; others continue without the memory, and tell the reaper what they wanted
-//!   ([`Reserve::want`]).
+//!   that themselves, and charge again, because other charges may take what was freed; others
+//!   continue without the memory, and tell the reaper what they wanted ([`Reserve::want`]).
 //! - **L4** The reaper lends again what no buffer has needed for [`IDLE_PERIODS`] periods, but
 //!   never what was set aside at the beginning. Warm memory of buffers goes back to the kernel
 //!   before pages may use its place.
@@ -43,6 +43,17 @@ pub(crate) struct Reserve {
     wanted_bytes: AtomicU64,
     /// Pages could not leave in time, so until the next period no call tries again.
     is_stuck: AtomicBool,
+}
+
+/// Whether a charge has room.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// There is enough now.
+    Enough,
+    /// This many bytes are lacking, which pages have and could give now.
+    Lent(u64),
+    /// There is not enough, and pages cannot help before the next period, or at all.
+    None,
 }
 
 /// What pages have of the share, and what they have not.
@@ -160,16 +171,16 @@ impl Reserve {
         taken
     }
 
-    /// Returns the bytes that a charge of `bytes` lacks, if pages have them and could give them
-    /// now. `None`: there is room, or no pages could make room.
-    pub fn lacking(&self, bytes: u64) -> Option<u64> {
-        // Relaxed: a hint.
-        if self.is_stuck.load(Ordering::Relaxed) {
-            return None;
-        }
+    /// Returns whether a charge of `bytes` has room, and what pages could do about it if not.
+    pub fn room(&self, bytes: u64) -> Room {
         let division = lock(&self.division);
         let short = bytes.saturating_sub(self.share.left_bytes());
-        (1..=division.lent_bytes()).contains(&short).then_some(short)
+        // Relaxed: a hint.
+        match short {
+            0 => Room::Enough,
+            _ if self.is_stuck.load(Ordering::Relaxed) || short > division.lent_bytes() => Room::None,
+            _ => Room::Lent(short),
+        }
     }
 
     /// Notes that pages cannot make room before the next period.
@@ -305,12 +316,12 @@ mod tests {
         let (cache, reserve, buffers) = lending();
         let _pages = cache.charge(cache.left_bytes(), "pages").unwrap();
         assert!(reserve.charge(MIB, "a buffer").is_err());
-        assert_eq!(reserve.lacking(MIB), Some(MIB / 2));
-        assert_eq!((reserve.lacking(MIB / 2), reserve.lacking(5 * MIB)), (None, None), "room; never room");
+        assert_eq!(reserve.room(MIB), Room::Lent(MIB / 2));
+        assert_eq!((reserve.room(MIB / 2), reserve.room(5 * MIB)), (Room::Enough, Room::None));
         reserve.set_stuck();
-        assert_eq!(reserve.lacking(MIB), None);
+        assert_eq!((reserve.room(MIB), reserve.room(MIB / 2)), (Room::None, Room::Enough));
         reserve.end_period(|| buffers.fit());
-        assert_eq!(reserve.lacking(MIB), Some(MIB / 2));
+        assert_eq!(reserve.room(MIB), Room::Lent(MIB / 2));
         reserve.want(7);
         reserve.want(5);
         assert_eq!((reserve.take_wanted(), reserve.take_wanted()), (7, 0));
