@@ -21,8 +21,8 @@ pub struct ObjectsConfig {
     /// The unit of a fill in bytes: a miss reads the whole unit around it with one GET. A power of
     /// two from 64 KiB to 4 MiB. Default: 512 KiB.
     pub fill_bytes: u32,
-    /// How long a miss of a part of a unit, whose other pages are resident, waits for further misses
-    /// of the unit, which the same GET then serves. Zero: not at all. Default: 1 ms.
+    /// How long a miss of a part of a unit, whose other pages are resident, waits for further
+    /// misses of the unit, which the same GET then serves. Zero: not at all. Default: 1 ms.
     pub merge_window: Duration,
     /// How long the size and version of an object may be taken from an earlier answer. Zero: every
     /// read asks the server first, with a HEAD. Default: zero.

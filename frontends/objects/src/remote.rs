@@ -13,23 +13,26 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use octavo::disk::{Backend, IoRequest, Op};
+use octavo::disk::{Backend, IoRequest, Op, Store};
 use tokio::time::sleep;
 
 use crate::config::Usage;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::source::Source;
 
 /// A version of an object as a store of the engine.
-pub(crate) struct Remote {
+struct Remote {
     source: Arc<Source>,
     parts: Arc<Parts>,
 }
 
-impl Remote {
-    pub fn new(source: &Arc<Source>) -> Remote {
-        Remote { source: source.clone(), parts: Arc::default() }
-    }
+/// Returns a version of an object as a store of the engine.
+///
+/// # Errors
+/// [`ErrorKind::Engine`] if the engine does not take it.
+pub(crate) fn store(source: &Arc<Source>, name: &str) -> Result<Store, Error> {
+    let remote = Remote { source: source.clone(), parts: Arc::default() };
+    Store::from_backend(name, remote).map_err(|error| Error::new(ErrorKind::Engine, &source.path, error))
 }
 
 impl Backend for Remote {

@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use octavo::disk::Store;
 use octavo_random::Random;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
@@ -31,7 +30,6 @@ use tokio::time::{sleep, timeout};
 use crate::config::Usage;
 use crate::error::{Error, ErrorKind};
 use crate::origin::{Answer, Meta, Origin};
-use crate::remote::Remote;
 use crate::shared::Shared;
 use crate::stat::add;
 use crate::tier::{BlockKey, ObjectKey, Tier};
@@ -93,15 +91,6 @@ impl Source {
             fetches: AtomicU64::new(0),
             is_gone: AtomicBool::new(false),
         })
-    }
-
-    /// Returns this version as a store of the engine.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Engine`] if the engine does not take it.
-    pub fn store(self: &Arc<Self>, name: &str) -> Result<Store, Error> {
-        let store = Store::from_backend(name, Remote::new(self));
-        store.map_err(|error| Error::new(ErrorKind::Engine, &self.path, error))
     }
 
     /// From now on, asks `origin`: the same store, with credentials that may be newer.

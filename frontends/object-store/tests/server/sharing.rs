@@ -54,8 +54,8 @@ async fn many_readers_of_an_object_share_one_fill_of_each_unit() {
     assert_eq!(server.stub.counts().path("bucket/object").sent_bytes, 1 << 20);
 }
 
-/// A cache smaller than its objects keeps parts of units. Each run of missing pages was a GET of its
-/// own: up to four for a unit of eight pages.
+/// A cache smaller than its objects keeps parts of units. Each run of missing pages was a GET of
+/// its own: up to four for a unit of eight pages.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_get_brings_all_that_a_unit_lacks() {
     // Longer than a busy machine needs to ask for all parts of a unit.
