@@ -16,6 +16,7 @@ use crate::numa::NumaMode;
 use crate::request::Advice;
 use crate::stat::{Evictions, PartitionStat};
 use crate::state::counters::Count;
+use crate::state::events::MoveReason;
 use crate::state::nodes::Looks;
 use crate::state::partition::{ObjectInner, PAGE_INDEX_BITS};
 use crate::sync::{Arc, Ordering, lock};
@@ -267,7 +268,7 @@ impl Partition {
     pub fn begin_policy(&self, policy: PolicyName) -> Result<bool, Error> {
         self.inner.shared.check_process()?;
         let planning = lock(&self.core.ledger.planning);
-        let turn = planning.turn(self.core.crew());
+        let turn = planning.turn(self.core.crew(), MoveReason::Asked);
         let done = self.in_turn(turn, |resizing, turn| {
             self.finish_moves(resizing, turn)?;
             Ok(self.follow(resizing, policy)?)
@@ -323,7 +324,8 @@ impl Partition {
         let before = lock(&self.inner.costs).charged_bytes();
         let segments = self.inner.segments_without(bytes);
         let left = u64::from(self.inner.table.live_segments() - segments) * self.inner.segment_bytes();
-        let is_complete = Stop::is_complete(self.shrink_in_turn(segments, planning.turn(self.core.crew())))?;
+        let turn = planning.turn(self.core.crew(), MoveReason::Asked);
+        let is_complete = Stop::is_complete(self.shrink_in_turn(segments, turn))?;
         let reclaimed_bytes = before.saturating_sub(lock(&self.inner.costs).charged_bytes());
         let owed = match is_complete {
             true => Owed::default(),

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use super::core::Core;
 use crate::error::Error;
 use crate::flight::{Lane, Object, Task};
+use crate::state::events::Happened;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, lock};
 
@@ -40,8 +41,8 @@ pub(crate) struct Cleaner {
     /// When to check again the partitions that were above half of their limits. `None`: there
     /// were none.
     recheck_at: Option<Instant>,
-    /// Objects whose refusals were logged.
-    refusing: BTreeSet<String>,
+    /// Objects whose refusals were told, with their partitions.
+    refusing: BTreeSet<(String, String)>,
 }
 
 impl Cleaner {
@@ -156,7 +157,7 @@ impl Cleaner {
         self.lane.work_until(|work| work.tasks.is_empty());
     }
 
-    /// Logs which objects start to refuse write-back, and which accept it again: one line per
+    /// Tells which objects start to refuse write-back, and which accept it again: one event per
     /// change, however often the cleaner tries.
     fn tell_refusals(&mut self, core: &Arc<Core>) {
         let refusing = &mut self.refusing;
@@ -173,17 +174,20 @@ impl Cleaner {
                 if error.is_none() && refusing.is_empty() {
                     continue;
                 }
-                let name = format!("partition {}: {}", partition.name(), object.name());
-                match error {
-                    Some(error) if !refusing.contains(&name) => {
-                        let dirty = object.stat().dirty_bytes;
-                        log::warn!(
-                            "{name}: write-back failed: {error}; {dirty} bytes stay dirty and will be retried"
-                        );
-                        refusing.insert(name);
-                    }
-                    None if refusing.remove(&name) => log::warn!("{name}: write-back works again"),
-                    _ => {}
+                let names = (partition.name().to_owned(), object.name().to_owned());
+                let is_news = match &error {
+                    Some(_) => refusing.insert(names.clone()),
+                    None => refusing.remove(&names),
+                };
+                if is_news {
+                    let (partition, name) = names;
+                    core.shared.events.add(match error {
+                        Some(error) => {
+                            let dirty_bytes = object.stat().dirty_bytes;
+                            Happened::WritebackFailed { partition, object: name, dirty_bytes, error }
+                        }
+                        None => Happened::WritebackRecovered { partition, object: name },
+                    });
                 }
             }
         }

@@ -29,6 +29,7 @@ use crate::memory::{Bounce, Charge, copy};
 use crate::pages::ahead::Lookup;
 use crate::position::{PageIndex, page_count, pages_in};
 use crate::state::counters::Count;
+use crate::state::events::Happened;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering, lock};
 use crate::wait::{Flush, RESUME};
@@ -521,8 +522,11 @@ impl ObjectInner {
     pub fn sync_failed(&self, source: &IoError) -> Error {
         self.failed.store(true, Ordering::Release);
         self.partition.counters.add(Count::SyncErrors, 1);
-        log::error!("{}: {source}: the object is failed until it is opened again", self.name);
-        self.io_error(source)
+        let error = self.io_error(source);
+        let (partition, object) = (self.partition.config.name.clone(), self.name.clone());
+        let what = Happened::SyncFailed { partition, object, error: error.clone() };
+        self.partition.shared.events.add(what);
+        error
     }
 }
 

@@ -303,7 +303,15 @@ pub fn key(name: &str) -> Result<&'static Key, String> {
 pub fn set(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Result<Owed, String> {
     let mut changes = Changes::default();
     changes.read(partition, name, text)?;
-    changes.make(cache, partition)
+    let owed = changes.make(cache, partition)?;
+    tell_set(partition, &format!("{name}={text}"));
+    Ok(owed)
+}
+
+/// Logs, as an event, what an operator has set.
+pub fn tell_set(partition: &Partition, set: &str) {
+    let name = partition.name();
+    log::info!(event = "changed", partition = name; "partition \"{name}\": set {set}");
 }
 
 #[cfg(test)]

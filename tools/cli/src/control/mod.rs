@@ -7,12 +7,13 @@
 //! |---|---|
 //! | entry points | `server` (control socket), `mount` (FUSE), `http` with `metrics` and `health` |
 //! | what they do | `verbs`, `recorders`, `tree` |
-//! | words and figures | `protocol`, `report`, `keys`, `numa`, `host` |
+//! | words and figures | `protocol`, `report`, `events`, `keys`, `numa`, `host` |
 //! | work on the cache | `drain`, `stop` (signals) |
 //!
 //! Not here: the configuration (`config`) and the clients of the control socket (`ctl`).
 
 pub mod drain;
+pub mod events;
 pub mod health;
 pub mod host;
 pub mod http;

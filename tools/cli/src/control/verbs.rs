@@ -36,6 +36,8 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
                 changes.read(&partition, name, text).map_err(|why| format!("{name}={text}: {why}"))?;
             }
             let owed = changes.make(cache, &partition)?;
+            let set: Vec<String> = request.values.iter().map(|(name, text)| format!("{name}={text}")).collect();
+            keys::tell_set(&partition, &set.join(" "));
             Ok(with_owed(settings(&partition), &owed))
         }
         Verb::Mrc => {

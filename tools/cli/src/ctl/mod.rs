@@ -1,12 +1,13 @@
 //! The clients of a running server: `octavo ctl`, `octavo ctl top` and `octavo record`.
 //!
 //! `connection` finds the server and sends requests; `answer` prints answers; `changes` adds and
-//! removes exports and partitions; `files` shows the files of mounts; `tables` and `numa` format
+//! removes exports and partitions; `files` shows the files of mounts; `events` shows events; `tables` and `numa` format
 //! answers for people; `names` lists names for shells.
 
 mod answer;
 mod changes;
 mod connection;
+mod events;
 mod files;
 pub mod names;
 mod numa;
@@ -64,6 +65,8 @@ enum Question {
         #[arg(long)]
         watch: bool,
     },
+    /// Show the server's last events: moves of memory, stores that refuse, changes, warnings
+    Events(events::Events),
     /// Show the partitions with their sizes and limits
     Partitions(Json),
     /// Change settings of a partition: all of them, or none if one is refused
@@ -176,6 +179,7 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
         Question::Partition(change) => change.ask(path),
         Question::Reload(reload) => reload.ask(path),
         Question::Files(files) => files.ask(path),
+        Question::Events(events) => events.ask(path),
         Question::Numa(json) => tell(json, path, &Request::new(Verb::Numa), numa::tables),
         Question::Mrc { partition, json } => {
             tell(json, path, &Request::about(Verb::Mrc, partition), tables::curve)

@@ -16,6 +16,7 @@ mod control;
 mod control_client;
 mod control_fs;
 mod default_server;
+mod events;
 mod exports;
 mod hanging;
 mod idle;
