@@ -42,7 +42,7 @@ use crate::sync::{Arc, Mutex, Ordering, lock};
 /// # Threads
 ///
 /// Any number of threads may call a cache and its objects concurrently. Between calls a thread
-/// keeps only its counters: about 512 bytes per partition, which a later thread takes over when
+/// keeps only its counters: about 1 KiB per partition, which a later thread takes over when
 /// this one ends. A call that is not a hit borrows a *lane* (an I/O ring and the requests in flight
 /// on it) while it runs:
 ///

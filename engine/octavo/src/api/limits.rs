@@ -100,7 +100,8 @@ impl Cache {
     /// group whose stores have not answered.
     fn enforce_group_max(&self, name: &str) -> Vec<Partition> {
         let planning = lock(&self.core().ledger.planning);
-        let mut held_up = control::enforce_max(self.core(), planning.turn(self.core().crew(), MoveReason::Limit));
+        let mut held_up =
+            control::enforce_max(self.core(), planning.turn(self.core().crew(), MoveReason::Limit));
         held_up.retain(|other| control::groups_of(other.name()).any(|group| group == name));
         held_up
     }
@@ -213,16 +214,21 @@ impl Partition {
     }
 
     fn store_limits(&self, limits: Limits) -> Result<(), Error> {
+        self.core.shared.check_process()?;
+        let _alone = lock(&self.core.ledger.planning);
+        self.check_new_limits(&limits)?;
+        self.inner.store_limits(limits);
+        Ok(())
+    }
+
+    /// Checks limits. The caller holds `planning`.
+    pub(super) fn check_new_limits(&self, limits: &Limits) -> Result<(), Error> {
         let core = &self.core;
-        core.shared.check_process()?;
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", self.name()));
         limits.validate().map_err(wrong)?;
         self.inner.check_max(limits.max_bytes).map_err(wrong)?;
-        let _alone = lock(&core.ledger.planning);
         let promised = core.promised_bytes(Some(self.name())).saturating_add(limits.min_bytes);
-        core.check_promise(promised).map_err(wrong)?;
-        self.inner.store_limits(limits);
-        Ok(())
+        core.check_promise(promised).map_err(wrong)
     }
 
     /// Resizes, in a turn, a partition that has more than its new `max` or less than its new `min`.

@@ -41,6 +41,8 @@ pub(crate) struct Cleaner {
     /// When to check again the partitions that were above half of their limits. `None`: there
     /// were none.
     recheck_at: Option<Instant>,
+    /// The last look found no dirty page in any partition: the next dirty page rings the bell.
+    was_clean: bool,
     /// Objects whose refusals were told, with their partitions.
     refusing: BTreeSet<(String, String)>,
 }
@@ -49,7 +51,8 @@ impl Cleaner {
     /// Creates the cleaner of a cache and connects it to the bell.
     pub fn new(lane: Arc<Lane>) -> Cleaner {
         lane.shared.bell.connect(&lane.mailbox);
-        Cleaner { lane, aged_at: None, again_at: None, recheck_at: None, refusing: BTreeSet::new() }
+        let refusing = BTreeSet::new();
+        Cleaner { lane, aged_at: None, again_at: None, recheck_at: None, was_clean: true, refusing }
     }
 
     /// The cleaner thread's loop, until the cache is dropped.
@@ -95,6 +98,9 @@ impl Cleaner {
         for partition in core.partitions() {
             let inner = &partition.inner;
             let (dirty, most) = (inner.table.dirty_pages(), inner.dirty_max_pages());
+            if dirty == 0 || self.was_clean {
+                inner.clean_until.advance(now);
+            }
             if dirty == 0 {
                 continue;
             }
@@ -127,11 +133,16 @@ impl Cleaner {
             let dirty = inner.dirty_objects();
             for (object, pages_max, refused) in wanted {
                 // A refused page may be gone: then the pass clears the error.
-                if refused || dirty.contains(&object.inner.id) {
+                let is_dirty = dirty.contains(&object.inner.id);
+                if refused || is_dirty {
                     self.begin(&object, pages_max);
+                }
+                if !is_dirty {
+                    object.inner.clean_until.advance(now);
                 }
             }
         }
+        self.was_clean = !is_dirty;
         if !is_dirty {
             (self.aged_at, self.again_at, self.recheck_at) = (None, None, None);
             return;

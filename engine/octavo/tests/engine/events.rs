@@ -72,9 +72,7 @@ fn the_reaper_says_whether_it_moved_memory_for_misses_or_because_memory_is_short
     };
     let cache = Cache::new(CacheConfig { pressure: Some(source), ..config(32 * MIB) }).unwrap();
     let partition = |name: &str, bytes| {
-        cache
-            .partition(PartitionConfig { start_bytes: Some(bytes), ..PartitionConfig::new(name) })
-            .unwrap()
+        cache.partition(PartitionConfig { start_bytes: Some(bytes), ..PartitionConfig::new(name) }).unwrap()
     };
     let (idle, busy) = (partition("idle", 26 * MIB), partition("busy", 2 * MIB));
     let object = busy.open(Store::memory("disk", 12 * MIB), "disk").unwrap();

@@ -3,6 +3,7 @@
 
 #![cfg(not(shuttle))]
 
+mod ages;
 mod ahead;
 mod auto;
 mod backends;
@@ -20,6 +21,7 @@ mod history;
 mod holes;
 mod kernel;
 mod lanes;
+mod latency;
 mod lending;
 mod numa;
 mod on_nodes;
@@ -27,6 +29,7 @@ mod outside;
 mod owned_pins;
 mod page_sizes;
 mod pages;
+mod planned;
 mod polling;
 mod pressure;
 mod ranges;

@@ -223,9 +223,7 @@ impl Event {
             Happened::WritebackRecovered { partition, object } => {
                 Event::new("store-recovered", "info", text).of(partition, Some(object))
             }
-            Happened::Dropped { partition, .. } => {
-                Event::new("given-up", "error", text).of(partition, None)
-            }
+            Happened::Dropped { partition, .. } => Event::new("given-up", "error", text).of(partition, None),
             // A later engine may tell more.
             _ => Event::new("message", "info", text),
         };
@@ -301,7 +299,10 @@ mod tests {
     #[test]
     fn records_of_the_log_are_events_if_they_say_so_or_warn() {
         let event = logged(Level::Info, "t", &[("event", "changed"), ("partition", "vm1")]).unwrap();
-        assert_eq!((&*event.kind, &*event.level, event.partition.as_deref()), ("changed", "info", Some("vm1")));
+        assert_eq!(
+            (&*event.kind, &*event.level, event.partition.as_deref()),
+            ("changed", "info", Some("vm1"))
+        );
         let event = logged(Level::Warn, "t", &[("export", "disk")]).unwrap();
         assert_eq!((&*event.kind, &*event.level, event.object.as_deref()), ("message", "warn", Some("disk")));
         assert_eq!(event.text, "a sentence");

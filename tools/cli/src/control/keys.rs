@@ -253,6 +253,7 @@ pub const FIGURES: &[Figure] = figures![
     Counter ahead_used, "pages read ahead and then requested";
     Counter ahead_wasted, "pages read ahead and evicted before a request";
     Gauge resident_bytes, "bytes of resident pages";
+    Gauge dirty_oldest_ms, "age of the oldest dirty byte in milliseconds, at most";
     Gauge dirty_bytes, "bytes of dirty pages";
     Gauge dirty_max_bytes, "most bytes of dirty pages";
     Gauge max_bytes, "bytes of frames";

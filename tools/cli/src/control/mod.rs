@@ -6,8 +6,8 @@
 //! | floor | files |
 //! |---|---|
 //! | entry points | `server` (control socket), `mount` (FUSE), `http` with `metrics` and `health` |
-//! | what they do | `verbs`, `recorders`, `tree` |
-//! | words and figures | `protocol`, `report`, `events`, `keys`, `numa`, `host` |
+//! | what they do | `verbs`, `sizes`, `recorders`, `tree` |
+//! | words and figures | `protocol`, `report`, `latency`, `events`, `keys`, `numa`, `host` |
 //! | work on the cache | `drain`, `stop` (signals) |
 //!
 //! Not here: the configuration (`config`) and the clients of the control socket (`ctl`).
@@ -18,6 +18,7 @@ pub mod health;
 pub mod host;
 pub mod http;
 pub mod keys;
+pub mod latency;
 pub mod metrics;
 pub mod mount;
 pub mod numa;
@@ -25,6 +26,7 @@ pub mod protocol;
 pub mod recorders;
 pub mod report;
 pub mod server;
+pub mod sizes;
 pub mod stop;
 pub mod tree;
 pub mod verbs;

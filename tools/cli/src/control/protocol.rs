@@ -45,6 +45,9 @@ pub struct Request {
     /// partition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<(String, String)>,
+    /// Partitions and their new sizes, for `resize`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<(String, u64)>,
     /// Bytes to reclaim, or the new length of an export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
@@ -117,6 +120,14 @@ pub enum Verb {
     Reload,
     /// The last events, and later ones as they happen.
     Events,
+    /// How full a partition's sets are.
+    Sets,
+    /// How long requests and I/Os took.
+    Latency,
+    /// The sizes that the reaper's plan aims at.
+    Plan,
+    /// Set the largest sizes of several partitions.
+    Resize,
 }
 
 impl Verb {

@@ -18,7 +18,7 @@ use rustix::fs::Mode;
 use serde_json::Value;
 
 use super::protocol::{self, Body, Fault, Progress, Reply, Request, VERSION, Verb};
-use super::verbs;
+use super::{latency, verbs};
 use crate::control::drain::{self, Refusal, Timeout};
 use crate::control::events::EventLog;
 use crate::control::recorders::Recorders;
@@ -300,9 +300,8 @@ fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked)
             }
             Ok(Body::Ok(serde_json::to_value(report)?))
         }
-        Verb::Events => {
-            Ok(Body::Ok(serde_json::to_value(asked.events.after(request.after.unwrap_or(0)))?))
-        }
+        Verb::Events => Ok(Body::Ok(serde_json::to_value(asked.events.after(request.after.unwrap_or(0)))?)),
+        Verb::Latency => Ok(Body::Ok(latency::answer(&asked.cache, &(asked.clients)()))),
         Verb::Sync => Ok(done(drain::sync(&asked.cache), "synced")),
         Verb::Drain => {
             let objects = drain::objects(&asked.cache);

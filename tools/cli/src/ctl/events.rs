@@ -91,7 +91,15 @@ mod tests {
 
     fn event(number: u64, partition: Option<&str>, text: &str) -> Event {
         let (kind, level, partition) = ("moved".into(), "info".into(), partition.map(str::to_owned));
-        Event { number, time_ms: 1_709_210_096_023, kind, level, partition, text: text.into(), ..Event::default() }
+        Event {
+            number,
+            time_ms: 1_709_210_096_023,
+            kind,
+            level,
+            partition,
+            text: text.into(),
+            ..Event::default()
+        }
     }
 
     #[test]

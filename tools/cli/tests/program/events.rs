@@ -70,7 +70,10 @@ fn operators_changes_and_what_follows_from_them_are_events() {
     assert!(changed.iter().any(|event| event["text"].as_str().unwrap().starts_with("reload: partition")));
 
     let lines = server.ctl_succeed(&["events", "--partition", "p"]);
-    assert!(lines.lines().count() >= 3 && lines.contains("  info   moved            partition p shrank"), "{lines}");
+    assert!(
+        lines.lines().count() >= 3 && lines.contains("  info   moved            partition p shrank"),
+        "{lines}"
+    );
     assert!(!lines.contains("  start  ") && lines.lines().all(|line| line.contains('T')), "{lines}");
     assert_eq!(server.ctl_succeed(&["events", "--partition", "q"]), "");
 }
@@ -170,7 +173,8 @@ fn a_follower_that_does_not_read_delays_nobody_and_finds_a_gap() {
     let mut numbers = Vec::new();
     while numbers.last() != Some(&last) {
         let line = slow.line();
-        numbers.extend(line["events"].as_array().unwrap().iter().map(|event| event["number"].as_u64().unwrap()));
+        numbers
+            .extend(line["events"].as_array().unwrap().iter().map(|event| event["number"].as_u64().unwrap()));
     }
     assert!(numbers.is_sorted(), "{numbers:?}");
     assert!((numbers.len() as u64) < last, "{last} events, all of which were sent");

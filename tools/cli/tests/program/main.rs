@@ -18,6 +18,7 @@ mod control_fs;
 mod default_server;
 mod events;
 mod exports;
+mod figures;
 mod hanging;
 mod idle;
 mod kill;
