@@ -6,7 +6,7 @@
 
 mod answer;
 mod changes;
-mod connection;
+pub mod connection;
 mod files;
 pub mod names;
 mod numa;
