@@ -7,9 +7,10 @@ pub const INDEX: &str = include_str!("../page/index.html");
 pub const STYLE: &str = include_str!("../page/style.css");
 
 /// Its modules. A module imports only from those before it.
-pub const MODULES: [(&str, &str); 12] = [
+pub const MODULES: [(&str, &str); 13] = [
     ("/format.js", include_str!("../page/format.js")),
     ("/dom.js", include_str!("../page/dom.js")),
+    ("/ask.js", include_str!("../page/ask.js")),
     ("/figures.js", include_str!("../page/figures.js")),
     ("/chart.js", include_str!("../page/chart.js")),
     ("/tiles.js", include_str!("../page/tiles.js")),
