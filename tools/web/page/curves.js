@@ -2,7 +2,7 @@
 // misses under the common bound, what the server's plan proposes, and a button that applies sizes.
 import { amount, bytes, perSecond, percent } from "./format.js";
 import { at, el, fillTable, hue, numberedBar, svg, swatch } from "./dom.js";
-import { figures, latest, names, numberOf, rowOf } from "./figures.js";
+import { figures, latest, names, numberOf, rate, rowOf } from "./figures.js";
 
 const WIDTH = 340;
 const HEIGHT = 150;
@@ -104,10 +104,17 @@ function change(now, then) {
   return `${share > 0 ? "+" : "−"}${Math.abs(share).toFixed(1)} %`;
 }
 
+function changed(now, then) {
+  const text = change(now, then);
+  return el("b", { class: text === "unchanged" ? "note" : then > now ? "bad" : "good" }, text);
+}
+
 // The sum of all sizes against the bound, and the misses of everybody.
 function drawBound(models, bound) {
   const { size, now, then } = totals(models);
   const isOver = size > bound;
+  const intervals = latest(DEMAND_MS);
+  const measured = intervals.reduce((total, interval) => total + rate(interval, "misses"), 0) / Math.max(1, intervals.length);
   const rest = isOver ? `over the bound by ${bytes(size - bound)}` : `${bytes(bound - size)} left`;
   const parts = models.map((model) => [model.size, numberOf(model.name), `${model.name} ${bytes(model.size)}`]);
   at("bound").className = isOver ? "over" : "";
@@ -115,8 +122,8 @@ function drawBound(models, bound) {
     el("p", { class: "sum", role: "status" },
       el("span", {}, "Sizes ", el("b", {}, bytes(size)), ` of ${bytes(bound)}, `,
         el("b", { class: isOver ? "bad" : null }, rest)),
-      el("span", {}, "Predicted misses ", el("b", {}, perSecond(then)),
-        ` now ${perSecond(now)} `, el("b", { class: then > now ? "bad" : "good" }, change(now, then)))),
+      el("span", {}, "Predicted misses ", el("b", {}, perSecond(then)), " ", changed(now, then),
+        el("span", { class: "note" }, ` at present ${perSecond(now)}, measured ${perSecond(measured)}`))),
     numberedBar(parts, Math.max(bound, size), bound));
 }
 
@@ -151,7 +158,7 @@ function drawCard(card, model, bound) {
   card.told.replaceChildren(
     el("b", {}, bytes(size)), size === present ? " as now" : ` from ${bytes(present)}`,
     el("span", { class: "right" }, then === null ? "" : perSecond(then), " ",
-      el("b", { class: then > now ? "bad" : "good" }, size === present ? "" : change(now, then))));
+      size === present ? "" : changed(now, then)));
   const measured = latest(DEMAND_MS).length > 0 ? `${perSecond(model.demand)} looked up` : "";
   const plan = model.plan ? `plan ${bytes(model.plan.proposed_bytes)} · ` : "";
   card.foot.textContent = `${plan}${measured}`;

@@ -137,8 +137,7 @@ impl Row {
             let sum = |stat: &PartitionStat| names.iter().map(|name| stat.figure(name)).sum::<u64>();
             sum(after).saturating_sub(sum(before))
         };
-        let evictions =
-            ["evictions_capacity", "evictions_resize", "evictions_discard", "evictions_write"];
+        let evictions = ["evictions_capacity", "evictions_resize", "evictions_discard", "evictions_write"];
         let counts = Counts {
             hits: change(&["hits"]),
             misses: change(&["misses"]),

@@ -14,7 +14,8 @@ pub fn html(reading: &Reading) -> String {
     let data = json!({"reading": reading.to_json(), "broken_lines": reading.broken_lines});
     // In a script element, only `<` can end the element.
     let data = data.to_string().replace('<', "\\u003c");
-    let head = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"><style>{STYLE}</style>");
+    let head =
+        format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"><style>{STYLE}</style>");
     let script = format!(
         "<script type=\"application/json\" id=\"recorded\">{data}</script><script type=\"module\">{}</script>",
         one_module()

@@ -97,8 +97,7 @@ impl Shared {
 
 /// Accepts clients, until the task ends.
 pub async fn serve(listener: TcpListener, shared: Rc<Shared>) {
-    let (clients, refused) =
-        (Arc::new(Semaphore::new(CLIENTS_MAX)), Arc::new(Semaphore::new(REFUSED_MAX)));
+    let (clients, refused) = (Arc::new(Semaphore::new(CLIENTS_MAX)), Arc::new(Semaphore::new(REFUSED_MAX)));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -211,11 +210,14 @@ fn history(shared: &Shared) -> Result<Response<Body>, Refusal> {
         serde_json::to_vec(&*history)
     };
     let text = text.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let length = HeaderValue::from(text.len());
     // The seat is given back when the whole text is on its way, or the client has gone.
     let parts = stream::unfold((Some(Bytes::from(text)), seat), |(text, seat)| async {
         text.map(|text| (Ok(Frame::data(text)), (None, seat)))
     });
-    Ok(with_type("application/json", StreamBody::new(parts).boxed_unsync()))
+    let mut response = with_type("application/json", StreamBody::new(parts).boxed_unsync());
+    response.headers_mut().insert(header::CONTENT_LENGTH, length);
+    Ok(response)
 }
 
 /// News as server-sent events. A client that reads slowly gets the latest when it reads again.
