@@ -9,11 +9,13 @@ const BOUNDS_US = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192
 export function ask(path, request) {
   return new Promise((resolve, reject) => {
     const socket = net.connect(path, () => socket.write(`${JSON.stringify({ v: 1, ...request })}\n`));
-    createInterface({ input: socket }).once("line", (line) => {
+    const lines = createInterface({ input: socket });
+    lines.once("line", (line) => {
       socket.destroy();
       resolve(JSON.parse(line));
     });
-    socket.once("error", reject);
+    for (const failed of [socket, lines]) failed.on("error", reject);
+    socket.once("close", () => reject(new Error("the server closed the connection")));
   });
 }
 
@@ -72,7 +74,9 @@ export function standIn(path, real, events) {
   };
   const server = net.createServer((socket) => {
     let before = Promise.resolve();
-    createInterface({ input: socket }).on("line", (line) => {
+    const lines = createInterface({ input: socket });
+    lines.on("error", () => socket.destroy());
+    lines.on("line", (line) => {
       before = before.then(() => answer(line))
         .then((reply) => socket.write(`${JSON.stringify(reply)}\n`))
         // The real server has gone: so does this connection.
