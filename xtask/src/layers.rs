@@ -5,9 +5,9 @@
 //! and bindings -> `octavo`; `examples` -> `octavo`, the front ends, the bindings; `sim` ->
 //! `recording`, `table`, `share`; `bench` -> `octavo`, `table`, `disk`, the front ends and `sim`;
 //! `python` -> `octavo`, `sim`; `cli` -> `bench`, `sim`, `web`, the front ends and most of the
-//! engine. `random`, `draw` and `web` depend on nothing. The lists of third-party crates keep protocols, command
-//! lines and vendors of metrics out of the engine. A new crate needs a line here, so that its place
-//! is decided on purpose.
+//! engine. `random`, `draw` and `web` depend on nothing. The lists of third-party crates keep
+//! protocols, command lines and vendors of metrics out of the engine. A new crate needs a line here,
+//! so that its place is decided on purpose.
 
 use std::path::Path;
 use std::process::Command;

@@ -50,3 +50,4 @@ mod tls;
 mod trace;
 mod vhost;
 mod vm_page;
+mod web;
