@@ -192,24 +192,6 @@ test("events are filtered by kind and by words", async () => {
   await close(open);
 });
 
-test("a server that dies is said to be dead, and the page goes on with the next one", async () => {
-  const open = await opened(place.url);
-  const { page } = open;
-  await filled(page);
-  const { pid } = await place.ask({ do: "stat" });
-  await page.getByText(`process ${pid}`).waitFor();
-  await place.killServer();
-  await page.locator("#trouble", { hasText: "The server does not answer" }).waitFor();
-  assert.deepEqual(await grave(page), []);
-  await page.screenshot({ path: join(WORK, "dead.png") });
-  await place.startServer();
-  const next = await place.ask({ do: "stat" });
-  await page.getByText(`process ${next.pid}`).waitFor();
-  assert.ok(await page.locator("#trouble").isHidden());
-  await page.getByText("has been restarted once").waitFor();
-  await close(open);
-});
-
 test("a report is one file with the same views, which loads nothing", async () => {
   const url = `file://${await place.report()}`;
   for (const [width, theme] of [[1400, "light"], [400, "dark"]]) {
@@ -226,4 +208,22 @@ test("a report is one file with the same views, which loads nothing", async () =
     await page.screenshot({ path: join(WORK, `report-${width}-${theme}.png`), fullPage: true });
     await close(open);
   }
+});
+
+test("a server that dies is said to be dead, and the page goes on with the next one", async () => {
+  const open = await opened(place.url);
+  const { page } = open;
+  await filled(page);
+  const { pid } = await place.ask({ do: "stat" });
+  await page.getByText(`process ${pid}`).waitFor();
+  await place.killServer();
+  await page.locator("#trouble", { hasText: "The server does not answer" }).waitFor();
+  assert.deepEqual(await grave(page), []);
+  await page.screenshot({ path: join(WORK, "dead.png") });
+  await place.startServer();
+  const next = await place.ask({ do: "stat" });
+  await page.getByText(`process ${next.pid}`).waitFor();
+  assert.ok(await page.locator("#trouble").isHidden());
+  await page.getByText("has been restarted once").waitFor();
+  await close(open);
 });

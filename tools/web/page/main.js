@@ -1,5 +1,5 @@
 // Joins the feed to the views. A report has its figures in the page and no feed.
-import { clock, span } from "./format.js";
+import { clock, duration, span } from "./format.js";
 import { at } from "./dom.js";
 import { figures, load, take } from "./figures.js";
 import { drawTiles } from "./tiles.js";
@@ -63,7 +63,7 @@ function tellState() {
     tell("up", `up ${span(1000 * uptime)} · version ${version} · process ${pid}`);
   }
   const { restarts } = state;
-  at("about").textContent = `Every ${span(state.interval_ms)}. `
+  at("about").textContent = `One interval is ${duration(1e6 * state.interval_ms)}. `
     + (restarts > 0 ? `The server has been restarted ${restarts === 1 ? "once" : `${restarts} times`}. ` : "");
 }
 
