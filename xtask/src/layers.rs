@@ -4,10 +4,10 @@
 //! `recording` -> `table`; `octavo` -> `recording`, `table`, `share`, `disk`, `message`; front ends
 //! and bindings -> `octavo`; `examples` -> `octavo`, the front ends, the bindings; `sim` ->
 //! `recording`, `table`, `share`; `bench` -> `octavo`, `table`, `disk`, the front ends and `sim`;
-//! `python` -> `octavo`, `sim`; `cli` -> `bench`, `sim`, the front ends and most of the engine.
-//! `random` and `draw` depend on nothing. The lists of third-party crates keep protocols, command
-//! lines and vendors of metrics out of the engine. A new crate needs a line here, so that its place
-//! is decided on purpose.
+//! `python` -> `octavo`, `sim`; `cli` -> `bench`, `sim`, `web`, the front ends and most of the
+//! engine. `random`, `draw` and `web` depend on nothing. The lists of third-party crates keep
+//! protocols, command lines and vendors of metrics out of the engine. A new crate needs a line here,
+//! so that its place is decided on purpose.
 
 use std::path::Path;
 use std::process::Command;
@@ -155,6 +155,25 @@ const LAYERS: &[Layer] = &[
         tests: &[],
     },
     Layer {
+        name: "octavo-web",
+        own: &[],
+        others: &[
+            "bytes",
+            "form_urlencoded",
+            "futures-util",
+            "http-body-util",
+            "hyper",
+            "hyper-util",
+            "log",
+            "rustix",
+            "serde",
+            "serde_json",
+            "subtle",
+            "tokio",
+        ],
+        tests: &["tempfile"],
+    },
+    Layer {
         name: "octavo-cli",
         own: &[
             "octavo-random",
@@ -170,6 +189,7 @@ const LAYERS: &[Layer] = &[
             "octavo-s3-stub",
             "octavo-bench",
             "octavo-sim",
+            "octavo-web",
         ],
         others: &[
             "clap",

@@ -95,6 +95,11 @@ pub const LONG: &[&Step] = &[
         run: python_suites,
     },
     &Step {
+        name: "web",
+        purpose: "octavo web in a browser, against a server under load (minutes; chromium, node, fio, network)",
+        run: web,
+    },
+    &Step {
         name: "resident",
         purpose: "memory_max bounds the process through 100,000 connections and 40,000 threads (minutes)",
         run: resident,
@@ -226,7 +231,16 @@ fn shuttle(root: &Path) -> Outcome {
 
 /// Installs the wheel of Python in clean environments, and runs the suites of other projects.
 fn python_suites(root: &Path) -> Outcome {
-    let script = root.join("bindings/python/check.sh");
+    script(root, "bindings/python/check.sh")
+}
+
+/// Runs the page of `octavo web` in a browser. The script says what is missing.
+fn web(root: &Path) -> Outcome {
+    script(root, "tools/web/browser/check.sh")
+}
+
+fn script(root: &Path, path: &str) -> Outcome {
+    let script = root.join(path);
     match Command::new(&script).current_dir(root).status() {
         Ok(status) if status.success() => Outcome::Passed,
         Ok(status) => Outcome::Failed(format!("{}: {status}", script.display())),

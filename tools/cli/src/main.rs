@@ -6,6 +6,7 @@
 //! | `mount/` | `octavo mount`, also as `mount.octavo` | `config`, `control` |
 //! | `config/` | the configuration of a server | `control` |
 //! | `ctl/` | `octavo ctl` and `octavo record`, the clients of a server | `control` |
+//! | `web/` | `octavo web` and `octavo report`, which show a server's figures | `ctl`, `control` |
 //! | `control/` | protocol, verbs, metrics, recordings and drain of a server | |
 //! | `offline/` | `simulate`, `mrc`, `plan`, `trace` and `bench`, which need no server | |
 //!
@@ -42,6 +43,7 @@ mod serve;
 mod suggest;
 mod supervisor;
 mod units;
+mod web;
 
 use std::process::ExitCode;
 
@@ -60,6 +62,7 @@ Examples:
   octavo ctl stat                       show the counters of the running server
   octavo ctl sync                       make every acknowledged write durable
   octavo record vm1 --output vm1.octr   record the accesses of a partition
+  octavo web                            show the running server in a browser
   octavo bench hits                     measure the engine on this machine
 
 The smallest useful octavo.toml:
@@ -108,6 +111,8 @@ enum Command {
     Mrc(mrc::Arguments),
     Plan(plan::Arguments),
     Trace(trace::Arguments),
+    Web(web::Arguments),
+    Report(web::report::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -130,6 +135,8 @@ fn main() -> ExitCode {
         Command::Mrc(mrc) => mrc::run(&mrc, quiet),
         Command::Plan(plan) => plan::run(&plan, quiet),
         Command::Trace(trace) => trace::run(&trace, quiet),
+        Command::Web(web) => web::run(&web, &environment),
+        Command::Report(report) => web::report::run(&report, &environment, quiet),
     };
     ended(result, error::Error::exit_status)
 }

@@ -7,7 +7,7 @@
 
 mod answer;
 mod changes;
-mod connection;
+pub mod connection;
 mod events;
 mod files;
 pub mod names;

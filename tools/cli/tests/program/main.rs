@@ -52,3 +52,4 @@ mod tls;
 mod trace;
 mod vhost;
 mod vm_page;
+mod web;
