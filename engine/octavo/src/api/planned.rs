@@ -1,5 +1,5 @@
-//! What the reaper would do in the end if loads stayed as they are: the sizes that its plan aims at,
-//! and the misses at each.
+//! What the reaper would do in the end if loads stayed as they are: the sizes that its plan aims
+//! at, and the misses at each.
 //!
 //! Not here: the plan (`octavo_share`), its snapshot of the cache (`control/plan.rs`).
 

@@ -69,9 +69,9 @@ pub(crate) struct Planning {
 }
 
 impl Planning {
-    /// Begins a turn of the holder of `planning`, which resizes partitions for a reason. Returns `None` if the holder must wait as long as
-    /// necessary: while the cache is being dropped, because no other thread waits for the holder
-    /// then, and under shuttle, which has no clock.
+    /// Begins a turn of the holder of `planning`, which resizes partitions for a reason. Returns
+    /// `None` if the holder must wait as long as necessary: while the cache is being dropped,
+    /// because no other thread waits for the holder then, and under shuttle, which has no clock.
     pub fn turn<'p>(&'p self, crew: &'p Arc<Crew>, why: MoveReason) -> Option<Turn<'p>> {
         let is_over = cfg!(shuttle) || crew.shared.closed.load(Ordering::Relaxed);
         (!is_over).then(|| Turn { crew, lane: &self.lane, until: Instant::now() + PATIENCE_ALL, why })

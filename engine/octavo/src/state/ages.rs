@@ -9,12 +9,12 @@
 //! the bound is therefore too high by ten seconds at most; with one that does not, it grows as the
 //! age does. Without a cleaner, it is the time since the object was synced or opened.
 //!
-//! Not here: how pages are written (`flight/writeback.rs`), when (`control/cleaner.rs`).
+//! Not here: the age of a partition (`partition.rs`), how pages are written
+//! (`flight/writeback.rs`), and when (`control/cleaner.rs`).
 
 use std::time::{Duration, Instant};
 
-use super::partition::PartitionInner;
-use crate::sync::{AtomicU64, Ordering, lock};
+use crate::sync::{AtomicU64, Ordering};
 
 /// A time before which nothing is dirty.
 pub(crate) struct CleanUntil {
@@ -38,21 +38,5 @@ impl CleanUntil {
 
     pub fn get(&self) -> Instant {
         self.born + Duration::from_nanos(self.ns.load(Ordering::Relaxed))
-    }
-}
-
-impl PartitionInner {
-    /// Returns the age of the oldest dirty byte, at most; zero if no page is dirty.
-    pub fn dirty_oldest(&self) -> Duration {
-        if self.table.dirty_pages() == 0 {
-            return Duration::ZERO;
-        }
-        let objects = lock(&self.objects);
-        let written = objects.open.values().filter(|object| object.writes_back.is_some());
-        let written = written.map(|object| object.clean_until.get()).min();
-        drop(objects);
-        let clean = self.clean_until.get();
-        let since = written.map_or(clean, |written| written.max(clean));
-        since.elapsed().max(Duration::from_millis(1))
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Weak;
+use std::time::Duration;
 
 use octavo_disk::{IoError, Process, Store};
 use octavo_recording::Secret;
@@ -253,6 +254,20 @@ impl PartitionInner {
             None => slots * 2 / 5,
         };
         self.dirty_max_pages.store(most, Ordering::Relaxed);
+    }
+
+    /// Returns the age of the oldest dirty byte, at most; zero if no page is dirty.
+    pub fn dirty_oldest(&self) -> Duration {
+        if self.table.dirty_pages() == 0 {
+            return Duration::ZERO;
+        }
+        let objects = lock(&self.objects);
+        let written = objects.open.values().filter(|object| object.writes_back.is_some());
+        let written = written.map(|object| object.clean_until.get()).min();
+        drop(objects);
+        let clean = self.clean_until.get();
+        let since = written.map_or(clean, |written| written.max(clean));
+        since.elapsed().max(Duration::from_millis(1))
     }
 
     /// Tells the cleaner that a page became dirty.

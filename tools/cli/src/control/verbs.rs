@@ -43,30 +43,7 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
             keys::tell_set(&partition, &set.join(" "));
             Ok(with_owed(settings(&partition), &owed))
         }
-        Verb::Mrc => {
-            let partition = partition(cache, request)?;
-            let curve = partition.miss_curve().ok_or_else(|| {
-                format!(
-                    "\"{}\" has no miss curve: the partition is too small, or was made without a reaper",
-                    partition.name()
-                )
-            })?;
-            let is_seen = curve.references >= 1.0;
-            let points = curve.points.iter().filter(|_| is_seen).map(|(pages, misses)| {
-                let miss_ratio = if curve.references > 0.0 { misses / curve.references } else { 0.0 };
-                json!({"bytes": pages * partition.page_bytes(), "misses": misses.round(), "miss_ratio": miss_ratio})
-            });
-            Ok(json!({
-                "partition": partition.name(),
-                "policy": partition.stat().policy,
-                "current_bytes": partition.stat().max_bytes,
-                "references": curve.references.round(),
-                "has_seen": is_seen,
-                "sampled": curve.sampled.round(),
-                "rate": curve.rate,
-                "points": points.collect::<Vec<Value>>(),
-            }))
-        }
+        Verb::Mrc => curve(&partition(cache, request)?),
         Verb::Advise => {
             let object = object(cache, request)?;
             let word = request.advice.as_deref().unwrap_or_default();
@@ -110,6 +87,31 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
         Verb::Numa => Ok(crate::control::numa::describe(cache)),
         _ => Err("this verb concerns the whole server".into()),
     }
+}
+
+/// A partition's miss curve. The error is a sentence.
+fn curve(partition: &Partition) -> Result<Value, String> {
+    let curve = partition.miss_curve().ok_or_else(|| {
+        format!(
+            "\"{}\" has no miss curve: the partition is too small, or was made without a reaper",
+            partition.name()
+        )
+    })?;
+    let is_seen = curve.references >= 1.0;
+    let points = curve.points.iter().filter(|_| is_seen).map(|(pages, misses)| {
+        let miss_ratio = if curve.references > 0.0 { misses / curve.references } else { 0.0 };
+        json!({"bytes": pages * partition.page_bytes(), "misses": misses.round(), "miss_ratio": miss_ratio})
+    });
+    Ok(json!({
+        "partition": partition.name(),
+        "policy": partition.stat().policy,
+        "current_bytes": partition.stat().max_bytes,
+        "references": curve.references.round(),
+        "has_seen": is_seen,
+        "sampled": curve.sampled.round(),
+        "rate": curve.rate,
+        "points": points.collect::<Vec<Value>>(),
+    }))
 }
 
 /// Adds to an answer the memory that is still to be freed because a store does not answer.

@@ -1,8 +1,8 @@
 //! The clients of a running server: `octavo ctl`, `octavo ctl top` and `octavo record`.
 //!
 //! `connection` finds the server and sends requests; `answer` prints answers; `changes` adds and
-//! removes exports and partitions; `files` shows the files of mounts; `events` shows events; `plan` shows and sets
-//! proposed sizes; `sets` draws how full sets are; `tables` and `numa` format
+//! removes exports and partitions; `files` shows the files of mounts, and `events` events; `plan`
+//! shows and sets proposed sizes; `sets` draws how full sets are; `tables` and `numa` format
 //! answers for people; `names` lists names for shells.
 
 mod answer;

@@ -36,6 +36,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use octavo::Cache;
 use octavo::numa::TopologySource;
 use octavo_block::{Address, Server};
 
@@ -44,7 +45,7 @@ use crate::config::{Config, ExportSection, check};
 use crate::control::drain;
 use crate::control::events::{Event, EventLog};
 use crate::control::health::{Health, Phase};
-use crate::control::report::MountReport;
+use crate::control::report::{AskClients, MountReport};
 use crate::control::server::Asked;
 use crate::control::stop;
 use crate::environment::Environment;
@@ -129,10 +130,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
         let (images, mounts) = (Arc::clone(&catalog.images), Arc::clone(&catalog.mounts));
         sockets::clients(catalog.server.traffic(), images, mounts, Arc::clone(&catalog.remotes))
     };
-    let events = config.listen.control.as_ref().map(|_| EventLog::start(cache)).transpose()?;
-    if let Some(events) = events.clone() {
-        logger::listen(move |record| events.add_record(record));
-    }
+    let events = config.listen.control.as_ref().map(|_| collect_events(cache)).transpose()?;
     let scraped_at = sockets::scrape(config, cache, &health, clients())?;
     catalog.apply(config.clone(), Purpose::Start, &mut |_| {})?;
     let control = sockets::control(config)?;
@@ -140,22 +138,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     // Last: a client that finds this socket finds the others, too.
     sockets::listen(config, &catalog.server)?;
     if let (Some(listener), Some(events)) = (&control, &events) {
-        let text = format!("octavo {} serves: {}", env!("CARGO_PKG_VERSION"), catalog.summary());
-        events.add(Event::new("start", "info", text));
-        let managed = catalog.clone();
-        listener.serve(Asked {
-            cache: cache.clone(),
-            recorders: Arc::clone(&catalog.recorders),
-            drain_timeout: Arc::clone(&catalog.drain_timeout),
-            manage: Box::new(move |verb, request, progress| {
-                manage::answer(&managed, verb, request, progress)
-            }),
-            started: Instant::now(),
-            clients: clients(),
-            waiting: Arc::default(),
-            events: Arc::clone(events),
-            followers: Arc::default(),
-        })?;
+        listener.serve(asked(catalog, clients(), events))?;
     }
     reload_on(hung_up, catalog.clone())?;
     health.enter(Phase::Serving, Instant::now());
@@ -205,6 +188,32 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
         return Ok(());
     }
     Err(Error::Failed(lost))
+}
+
+/// Collects the events of the cache and of the log.
+fn collect_events(cache: &Cache) -> Result<Arc<EventLog>, Error> {
+    let events = EventLog::start(cache)?;
+    let told = Arc::clone(&events);
+    logger::listen(move |record| told.add_record(record));
+    Ok(events)
+}
+
+/// What the control socket needs to answer. The server has started.
+fn asked(catalog: &Arc<Catalog>, clients: AskClients, events: &Arc<EventLog>) -> Asked {
+    let text = format!("octavo {} serves: {}", env!("CARGO_PKG_VERSION"), catalog.summary());
+    events.add(Event::new("start", "info", text));
+    let managed = catalog.clone();
+    Asked {
+        cache: catalog.cache.clone(),
+        recorders: Arc::clone(&catalog.recorders),
+        drain_timeout: Arc::clone(&catalog.drain_timeout),
+        manage: Box::new(move |verb, request, progress| manage::answer(&managed, verb, request, progress)),
+        started: Instant::now(),
+        clients,
+        waiting: Arc::default(),
+        events: Arc::clone(events),
+        followers: Arc::default(),
+    }
 }
 
 /// Starts the thread that reloads the configuration after each SIGHUP. A SIGHUP during a reload
