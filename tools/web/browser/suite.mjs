@@ -84,7 +84,9 @@ for (const [width, theme] of [[1400, "light"], [1400, "dark"], [400, "light"], [
     assert.equal(tiles.length, 8);
     assert.match(tiles[0], /^\d+(\.\d)? %$/);
     assert.match(tiles[1], /\/s$/);
-    assert.deepEqual(await page.locator("#heat h3").allTextContents(), ["hit", "miss", "store", "write"]);
+    // Under load, some requests find their set busy.
+    const kinds = (await page.locator("#heat h3").allTextContents()).filter((kind) => kind !== "bypass");
+    assert.deepEqual(kinds, ["hit", "miss", "store", "write"]);
     const isWide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
     assert.equal(isWide, false, "the page must not scroll sideways");
     assert.deepEqual(await grave(page), []);
