@@ -75,12 +75,13 @@ mod ways;
 pub use octavo_disk as disk;
 pub use octavo_recording as recording;
 pub use octavo_share::UNLIMITED;
-pub use octavo_table::MissCurve;
+pub use octavo_table::{MissCurve, Occupancy};
 
 pub use api::cache::Cache;
 pub use api::charge::Charge;
 pub use api::owned_pin::OwnedPin;
 pub use api::pin::{Pin, PinOrCopy};
+pub use api::planned::{Proposal, Proposed};
 pub use api::queue::Queue;
 pub use api::recording::{Recording, Taken};
 pub use api::sizing::Sizing;
@@ -92,6 +93,8 @@ pub use memory::{Buffer, Memory, Piece};
 pub use name::{check_name, is_visible};
 pub use request::{Advice, Completion, Interest, Op, RawRead, Read, Request};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};
+pub use state::events::{CacheEvent, EVENTS_TARGET, Happened, MoveReason};
+pub use state::latency::{PartitionLatency, Times};
 pub use state::tape::{RecordingEnd, RecordingStat};
 pub use ways::WAYS;
 

@@ -54,6 +54,11 @@ pub struct PartitionStat {
     pub resident_bytes: u64,
     /// Bytes of dirty pages.
     pub dirty_bytes: u64,
+    /// Age in milliseconds of the oldest dirty byte that is not yet written; 0 if there is none. An
+    /// upper bound: too high by ten seconds at most while the stores take dirty pages, and exact to
+    /// ten seconds while they do not. Without a cleaner ([`crate::CacheConfig::background`]), the
+    /// time since the last sync.
+    pub dirty_oldest_ms: u64,
     /// Most bytes of dirty pages; beyond, writes go to the store first.
     pub dirty_max_bytes: u64,
     /// Bytes of frames.

@@ -47,6 +47,7 @@ pub use table::Table;
 pub use table::directory::Move;
 pub use table::lookup::{Candidate, Glance};
 pub use table::nodes::CLOCKS;
+pub use table::occupancy::Occupancy;
 pub use word::ghost::{Ghosts, ghosts_of};
 pub use word::probe::ProbeKind;
 pub use word::slot;

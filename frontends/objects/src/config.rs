@@ -21,6 +21,9 @@ pub struct ObjectsConfig {
     /// The unit of a fill in bytes: a miss reads the whole unit around it with one GET. A power of
     /// two from 64 KiB to 4 MiB. Default: 512 KiB.
     pub fill_bytes: u32,
+    /// How long a miss of a part of a unit, whose other pages are resident, waits for further
+    /// misses of the unit, which the same GET then serves. Zero: not at all. Default: 1 ms.
+    pub merge_window: Duration,
     /// How long the size and version of an object may be taken from an earlier answer. Zero: every
     /// read asks the server first, with a HEAD. Default: zero.
     pub meta_ttl: Duration,
@@ -61,6 +64,7 @@ impl Default for ObjectsConfig {
     fn default() -> ObjectsConfig {
         ObjectsConfig {
             fill_bytes: 512 << 10,
+            merge_window: Duration::from_millis(1),
             meta_ttl: Duration::ZERO,
             fills_max: 64,
             attempts_max: 4,
@@ -89,6 +93,9 @@ impl ObjectsConfig {
             ObjectsConfig { objects_max: 0, .. } => "objects_max is 0: at least 1 is needed".into(),
             ObjectsConfig { threads: 0, .. } => "threads is 0: at least 1 is needed".into(),
             _ if self.patience.is_zero() => "patience is zero: no server answers in no time".into(),
+            _ if self.merge_window >= self.patience => {
+                "merge_window is not shorter than patience: a miss would wait longer than for a server".into()
+            }
             _ if self.deadline < self.patience => "deadline is shorter than patience".into(),
             ObjectsConfig { tier: Some(tier), .. } if tier.block_bytes != fill => format!(
                 "the file tier has blocks of {} bytes, fills have {fill}: both must be equal",

@@ -13,6 +13,7 @@ use crate::entry::{Entry, Key};
 use crate::error::{Error, ErrorKind};
 use crate::fetcher::{Fetcher, object_key};
 use crate::origin::{Meta, Origin};
+use crate::remote;
 use crate::shared::Shared;
 use crate::source::Source;
 use crate::stat::{ObjectsStat, add};
@@ -205,7 +206,7 @@ impl Inner {
             return Ok(None);
         }
         let name = format!("{}:{}", key.scope, key.path);
-        let object = self.partitions[key.partition].1.open(source.store(&name)?, &name);
+        let object = self.partitions[key.partition].1.open(remote::store(source, &name)?, &name);
         let object = object.map_err(|error| Error::engine(&key.path, &error))?;
         Ok(Some(self.driver().object(object)))
     }

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 use crate::config::ObjectsConfig;
 use crate::error::{Error, ErrorKind};
 use crate::origin::{Meta, Origin};
+use crate::remote;
 use crate::shared::Shared;
 use crate::source::Source;
 use crate::stat::{Counters, ObjectsStat, add};
@@ -166,7 +167,7 @@ impl Fetcher {
     ) -> Result<Store, Error> {
         meta.must_be_known(path)?;
         let id = object_key(scope, path, &meta);
-        Source::new(&self.0.shared, path.into(), meta, id, origin.clone()).store(name)
+        remote::store(&Source::new(&self.0.shared, path.into(), meta, id, origin.clone()), name)
     }
 }
 

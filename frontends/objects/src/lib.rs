@@ -18,9 +18,10 @@
 //! |---|---|
 //! | `scope.rs` | [`Scope`]: reads of objects; metadata |
 //! | `core.rs` | [`Objects`]: which objects are kept |
-//! | `fetcher.rs` | [`Fetcher`]: threads, bounds and metadata; an object as a store of the engine |
+//! | `fetcher.rs` | [`Fetcher`]: threads, bounds and metadata |
 //! | `entry.rs` | a kept object, and how a range of it is read |
-//! | `source.rs` | one version of an object: fetches, their checks and attempts (O1 to O7) |
+//! | `remote.rs` | one version of an object as a store of the engine |
+//! | `source.rs` | its fetches, their checks and attempts (O1 to O7) |
 //! | `tier.rs`, `tier/` | [`tier::Tier`]: blocks in files on a local disk |
 //! | `shared.rs` | what fetches need: bounds and counters |
 //! | `origin.rs` | [`Origin`]: what a client library provides |
@@ -33,6 +34,7 @@ mod entry;
 mod error;
 mod fetcher;
 mod origin;
+mod remote;
 mod scope;
 mod shared;
 mod source;

@@ -1,4 +1,5 @@
 //! One version of one object at its server: how its bytes are fetched, checked and tried again.
+//! Not here: how the engine asks for them (`remote.rs`).
 //!
 //! Rules, which every answer passes before a byte of it becomes visible:
 //!
@@ -15,7 +16,6 @@
 //!   same error, so that many waiting readers do not ask one after the other.
 
 use std::fmt;
-use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use octavo::disk::{Backend, IoRequest, Op, Store};
 use octavo_random::Random;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
@@ -92,15 +91,6 @@ impl Source {
             fetches: AtomicU64::new(0),
             is_gone: AtomicBool::new(false),
         })
-    }
-
-    /// Returns this version as a store of the engine.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Engine`] if the engine does not take it.
-    pub fn store(self: &Arc<Self>, name: &str) -> Result<Store, Error> {
-        let store = Store::from_backend(name, Remote(self.clone()));
-        store.map_err(|error| Error::new(ErrorKind::Engine, &self.path, error))
     }
 
     /// From now on, asks `origin`: the same store, with credentials that may be newer.
@@ -177,6 +167,13 @@ impl Source {
             next = end;
             (piece.start < piece.end).then_some(piece)
         })
+    }
+
+    /// Returns the unit of a range that lies inside of one unit and is only a part of it.
+    pub fn unit_of_part(&self, range: &Range<u64>) -> Option<u64> {
+        let unit = u64::from(self.shared.config.fill_bytes);
+        let whole = range.start / unit * unit..((range.start / unit + 1) * unit).min(self.meta.size);
+        (range.end <= whole.end && *range != whole).then_some(range.start / unit)
     }
 
     /// Brings a part of a unit from its block in the file tier, which gets the block if it is not
@@ -346,37 +343,5 @@ impl Source {
             Ok(Bytes::from(bytes))
         });
         task.await.unwrap_or_else(|_| Err(self.error(ErrorKind::Unavailable, "the cache was closed".into())))
-    }
-}
-
-/// A version of an object as a store of the engine.
-struct Remote(Arc<Source>);
-
-impl Backend for Remote {
-    fn len_bytes(&self) -> io::Result<u64> {
-        Ok(self.0.meta.size)
-    }
-
-    fn submit(&self, mut request: IoRequest) {
-        if request.op() != Op::Read {
-            return request.complete(Err(io::ErrorKind::ReadOnlyFilesystem.into()));
-        }
-        let source = self.0.clone();
-        // O6. If the runtime has ended, the request is dropped, and fails.
-        self.0.shared.handle().spawn(async move {
-            let len = request.len_bytes();
-            let range = request.offset()..request.offset() + len as u64;
-            let brought =
-                source.bring(range, Usage::Normal, &mut |at, bytes| request.copy_in(at, bytes)).await;
-            request.complete(brought.map(|()| len).map_err(Error::into_io));
-        });
-    }
-
-    fn fill_bytes(&self) -> u32 {
-        self.0.shared.config.fill_bytes
-    }
-
-    fn read_only(&self) -> bool {
-        true
     }
 }

@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
@@ -66,6 +66,14 @@ pub struct Settings {
 static LOGGER: Logger = Logger(RwLock::new(Settings::new(0, false, false)));
 
 struct Logger(RwLock<Settings>);
+
+/// Gets each record, whatever the level of the log is, down to [`LISTENED`].
+type Listener = Box<dyn Fn(&Record<'_>) + Send + Sync>;
+
+static LISTENER: OnceLock<Listener> = OnceLock::new();
+
+/// The least level that the listener gets.
+const LISTENED: LevelFilter = LevelFilter::Info;
 
 impl Settings {
     /// Plain lines: warnings and events by default, more with `-v`, only warnings with `-q`.
@@ -158,7 +166,18 @@ pub fn start(settings: Settings) {
 /// Changes the settings.
 pub fn change(settings: Settings) {
     *LOGGER.0.write().unwrap_or_else(PoisonError::into_inner) = settings;
-    log::set_max_level(settings.level);
+    set_max_level();
+}
+
+/// Sets who else gets the records. A second call does nothing.
+pub fn listen(listener: impl Fn(&Record<'_>) + Send + Sync + 'static) {
+    let _ = LISTENER.set(Box::new(listener));
+    set_max_level();
+}
+
+fn set_max_level() {
+    let listened = LISTENER.get().map_or(LevelFilter::Off, |_| LISTENED);
+    log::set_max_level(LOGGER.settings().level.max(listened));
 }
 
 /// Logs a panic as a record if the log is JSON.
@@ -205,6 +224,15 @@ impl Log for Logger {
         if record.target().starts_with("fuser") && record.level() > Level::Error {
             return;
         }
+        if let Some(listen) = LISTENER.get()
+            && record.level() <= LISTENED
+        {
+            listen(record);
+        }
+        let settings = self.settings();
+        if record.level() > settings.level {
+            return;
+        }
         let label = match record.level() {
             Level::Error => "octavo: error: ",
             Level::Warn => "octavo: warning: ",
@@ -212,21 +240,21 @@ impl Log for Logger {
             Level::Debug => "octavo: debug: ",
             Level::Trace => "octavo: trace: ",
         };
-        self.write(&self.settings().line(SystemTime::now(), record, label));
+        self.write(&settings.line(SystemTime::now(), record, label));
     }
 
     fn flush(&self) {}
 }
 
 /// RFC 3339, UTC, with milliseconds.
-fn timestamp(now: SystemTime) -> String {
+pub fn timestamp(now: SystemTime) -> String {
     let now = OffsetDateTime::from(now);
     let (hour, minute, second, millisecond) = now.to_hms_milli();
     format!("{}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z", now.date())
 }
 
 /// Appends a text with its control characters written as in Rust: `\n`, `\u{1b}`.
-fn escape(line: &mut String, text: &str) {
+pub fn escape(line: &mut String, text: &str) {
     for character in text.chars() {
         match character.is_control() {
             true => line.extend(character.escape_default()),

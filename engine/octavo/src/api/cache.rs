@@ -5,6 +5,7 @@
 
 use std::sync::PoisonError;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::queue::Queue;
 use crate::config::{CacheConfig, Limits, PartitionConfig, check_page_bytes};
@@ -13,6 +14,7 @@ use crate::error::Error;
 use crate::flight::{EVERY, Lane, Workers};
 use crate::memory::Buffer;
 use crate::stat::CacheStat;
+use crate::state::events::{CacheEvent, Happened, MoveReason};
 use crate::state::partition::PartitionInner;
 use crate::state::shared::Shared;
 use crate::state::sizes::too_little;
@@ -40,7 +42,7 @@ use crate::sync::{Arc, Mutex, Ordering, lock};
 /// # Threads
 ///
 /// Any number of threads may call a cache and its objects concurrently. Between calls a thread
-/// keeps only its counters: about 512 bytes per partition, which a later thread takes over when
+/// keeps only its counters: about 1 KiB per partition, which a later thread takes over when
 /// this one ends. A call that is not a hit borrows a *lane* (an I/O ring and the requests in flight
 /// on it) while it runs:
 ///
@@ -134,7 +136,7 @@ impl Cache {
     pub fn partition(&self, config: PartitionConfig) -> Result<Partition, Error> {
         self.core().shared.check_process()?;
         let planning = lock(&self.core().ledger.planning);
-        let turn = planning.turn(self.core().crew());
+        let turn = planning.turn(self.core().crew(), MoveReason::NewPartition);
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", config.name));
         crate::check_name(&config.name).map_err(wrong)?;
         config.limits().validate().map_err(wrong)?;
@@ -253,6 +255,31 @@ impl Cache {
             let held_up = self.partitions().iter().filter(|partition| partition.is_held_up()).count() as u64;
             ReaperStat { held_up, ..self.core().ledger.stat() }
         })
+    }
+
+    /// Returns the events whose numbers are above `after`, oldest first: all that are kept, if
+    /// `after` is 0. A cache keeps its last 256 events; a reader that finds a gap in their numbers
+    /// has missed those between.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Happened, MoveReason, PartitionConfig};
+    /// # let cache = Cache::new(CacheConfig { reaper: false, ..CacheConfig::default() })?;
+    /// cache.partition(PartitionConfig::new("app"))?.resize(16 << 20)?;
+    /// let events = cache.events(0);
+    /// assert_eq!(events[0].number, 1);
+    /// assert!(matches!(&events[0].what, Happened::Resized { reason: MoveReason::Asked, .. }));
+    /// assert!(cache.events(1).is_empty());
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn events(&self, after: u64) -> Vec<CacheEvent> {
+        self.core().shared.unless_forked(|| self.core().shared.events.after(after))
+    }
+
+    /// Returns what [`events`](Self::events) returns. If there is no such event, waits for the
+    /// next one, for `time` at most, and uses no CPU meanwhile.
+    pub fn wait_events(&self, after: u64, time: Duration) -> Vec<CacheEvent> {
+        self.core().shared.unless_forked(|| self.core().shared.events.wait(after, time))
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -414,9 +441,10 @@ impl Drop for CacheInner {
         drop(lock(&core.ledger.planning).end());
         for lease in core.take_partitions() {
             let partition = &lease.0;
-            let dirty = partition.page_size.len_of(partition.table.dirty_pages());
-            if dirty > 0 {
-                log::warn!("partition {}: dropped with {dirty} dirty bytes", partition.config.name);
+            let dirty_bytes = partition.page_size.len_of(partition.table.dirty_pages());
+            if dirty_bytes > 0 {
+                let partition = partition.config.name.clone();
+                core.shared.events.add(Happened::Dropped { partition, dirty_bytes });
             }
             partition.forget_all();
         }

@@ -7,6 +7,7 @@ use super::cache::Cache;
 use crate::config::Limits;
 use crate::control::{self, Core, Owed, Partition, Stop};
 use crate::error::Error;
+use crate::state::events::MoveReason;
 use crate::sync::{Arc, lock};
 
 impl Cache {
@@ -99,7 +100,8 @@ impl Cache {
     /// group whose stores have not answered.
     fn enforce_group_max(&self, name: &str) -> Vec<Partition> {
         let planning = lock(&self.core().ledger.planning);
-        let mut held_up = control::enforce_max(self.core(), planning.turn(self.core().crew()));
+        let mut held_up =
+            control::enforce_max(self.core(), planning.turn(self.core().crew(), MoveReason::Limit));
         held_up.retain(|other| control::groups_of(other.name()).any(|group| group == name));
         held_up
     }
@@ -116,7 +118,8 @@ impl Cache {
     pub fn settle(&self) -> Owed {
         self.core().shared.unless_forked(|| {
             let planning = lock(&self.core().ledger.planning);
-            let held_up = control::continue_resizes(self.core(), planning.turn(self.core().crew()));
+            let turn = planning.turn(self.core().crew(), MoveReason::Limit);
+            let held_up = control::continue_resizes(self.core(), turn);
             let beyond = held_up.iter().map(|partition| partition.inner.beyond(&partition.limits())).sum();
             Owed::by(&held_up, beyond)
         })
@@ -211,23 +214,28 @@ impl Partition {
     }
 
     fn store_limits(&self, limits: Limits) -> Result<(), Error> {
+        self.core.shared.check_process()?;
+        let _alone = lock(&self.core.ledger.planning);
+        self.check_new_limits(&limits)?;
+        self.inner.store_limits(limits);
+        Ok(())
+    }
+
+    /// Checks limits. The caller holds `planning`.
+    pub(super) fn check_new_limits(&self, limits: &Limits) -> Result<(), Error> {
         let core = &self.core;
-        core.shared.check_process()?;
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", self.name()));
         limits.validate().map_err(wrong)?;
         self.inner.check_max(limits.max_bytes).map_err(wrong)?;
-        let _alone = lock(&core.ledger.planning);
         let promised = core.promised_bytes(Some(self.name())).saturating_add(limits.min_bytes);
-        core.check_promise(promised).map_err(wrong)?;
-        self.inner.store_limits(limits);
-        Ok(())
+        core.check_promise(promised).map_err(wrong)
     }
 
     /// Resizes, in a turn, a partition that has more than its new `max` or less than its new `min`.
     fn enforce_limits(&self, limits: Limits) -> Result<Owed, Error> {
         let core = &self.core;
         let planning = lock(&core.ledger.planning);
-        let turn = planning.turn(core.crew());
+        let turn = planning.turn(core.crew(), MoveReason::Limit);
         let charged = self.stat().charged_bytes;
         let resized = if charged > limits.max_bytes {
             self.resize_in_turn(self.inner.segments_within(limits.max_bytes), turn)

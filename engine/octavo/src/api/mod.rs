@@ -16,6 +16,7 @@ mod outside;
 pub(crate) mod owned_pin;
 mod partition;
 pub(crate) mod pin;
+pub(crate) mod planned;
 pub(crate) mod queue;
 pub(crate) mod recording;
 pub(crate) mod sizing;

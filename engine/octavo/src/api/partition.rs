@@ -16,6 +16,8 @@ use crate::numa::NumaMode;
 use crate::request::Advice;
 use crate::stat::{Evictions, PartitionStat};
 use crate::state::counters::Count;
+use crate::state::events::MoveReason;
+use crate::state::latency::{PartitionLatency, Timed};
 use crate::state::nodes::Looks;
 use crate::state::partition::{ObjectInner, PAGE_INDEX_BITS};
 use crate::sync::{Arc, Ordering, lock};
@@ -151,6 +153,7 @@ impl Partition {
             ahead_wasted: tally(&inner.table.tally().ahead_wasted),
             resident_bytes: bytes(inner.resident_pages()),
             dirty_bytes: bytes(inner.table.dirty_pages()),
+            dirty_oldest_ms: inner.dirty_oldest().as_millis() as u64,
             dirty_max_bytes: bytes(inner.dirty_max_pages()),
             max_bytes: bytes(inner.table.slots_count()),
             charged_bytes: lock(&inner.costs).charged_bytes(),
@@ -267,7 +270,7 @@ impl Partition {
     pub fn begin_policy(&self, policy: PolicyName) -> Result<bool, Error> {
         self.inner.shared.check_process()?;
         let planning = lock(&self.core.ledger.planning);
-        let turn = planning.turn(self.core.crew());
+        let turn = planning.turn(self.core.crew(), MoveReason::Asked);
         let done = self.in_turn(turn, |resizing, turn| {
             self.finish_moves(resizing, turn)?;
             Ok(self.follow(resizing, policy)?)
@@ -323,7 +326,8 @@ impl Partition {
         let before = lock(&self.inner.costs).charged_bytes();
         let segments = self.inner.segments_without(bytes);
         let left = u64::from(self.inner.table.live_segments() - segments) * self.inner.segment_bytes();
-        let is_complete = Stop::is_complete(self.shrink_in_turn(segments, planning.turn(self.core.crew())))?;
+        let turn = planning.turn(self.core.crew(), MoveReason::Asked);
+        let is_complete = Stop::is_complete(self.shrink_in_turn(segments, turn))?;
         let reclaimed_bytes = before.saturating_sub(lock(&self.inner.costs).charged_bytes());
         let owed = match is_complete {
             true => Owed::default(),
@@ -375,6 +379,42 @@ impl Partition {
             self.inner.table.drain_monitor();
             self.inner.table.miss_curve()
         })
+    }
+
+    /// Returns how long the I/Os of the partition's stores took, since it was created.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.read_at(0, &mut [0; 512])?;
+    /// object.read_at(0, &mut [0; 512])?;
+    /// assert_eq!(partition.latency().store.count(), 1, "a hit makes no I/O");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn latency(&self) -> PartitionLatency {
+        let times = |timed| self.inner.counters.times(timed);
+        PartitionLatency { store: times(Timed::Store), bypass: times(Timed::Bypass) }
+    }
+
+    /// Returns how full the sets are: how many of up to 4,096 sets, spread evenly, have how many
+    /// ways in use, and with dirty pages. Takes no lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let occupancy = partition.occupancy();
+    /// assert_eq!(occupancy.occupied[0], occupancy.sampled, "all sets are empty");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn occupancy(&self) -> octavo_table::Occupancy {
+        /// Enough that a share of the sets is known to a few percent.
+        const SETS_MAX: u64 = 4096;
+        self.inner.shared.unless_forked(|| self.inner.table.occupancy(SETS_MAX))
     }
 
     /// Returns the bytes of memory in which the policy and the miss-curve monitor learn about the

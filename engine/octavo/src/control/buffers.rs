@@ -7,6 +7,7 @@ use super::core::Core;
 use super::plan::Picture;
 use super::turn::Turn;
 use crate::memory::Room;
+use crate::state::events::MoveReason;
 use crate::sync::{Arc, lock};
 
 /// How often a call makes room, if other calls take what it has made. Each of these was served.
@@ -42,7 +43,7 @@ fn make_room_for_buffers(core: &Arc<Core>, bytes: u64) -> bool {
         Room::None => false,
         Room::Lent(_) => {
             let planning = lock(&core.ledger.planning);
-            take_from_pages(core, planning.turn(core.crew()), bytes)
+            take_from_pages(core, planning.turn(core.crew(), MoveReason::Buffers), bytes)
         }
     }
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use super::core::Core;
 use crate::error::Error;
 use crate::flight::{Lane, Object, Task};
+use crate::state::events::Happened;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, lock};
 
@@ -40,15 +41,18 @@ pub(crate) struct Cleaner {
     /// When to check again the partitions that were above half of their limits. `None`: there
     /// were none.
     recheck_at: Option<Instant>,
-    /// Objects whose refusals were logged.
-    refusing: BTreeSet<String>,
+    /// The last look found no dirty page in any partition: the next dirty page rings the bell.
+    was_clean: bool,
+    /// Objects whose refusals were told, with their partitions.
+    refusing: BTreeSet<(String, String)>,
 }
 
 impl Cleaner {
     /// Creates the cleaner of a cache and connects it to the bell.
     pub fn new(lane: Arc<Lane>) -> Cleaner {
         lane.shared.bell.connect(&lane.mailbox);
-        Cleaner { lane, aged_at: None, again_at: None, recheck_at: None, refusing: BTreeSet::new() }
+        let refusing = BTreeSet::new();
+        Cleaner { lane, aged_at: None, again_at: None, recheck_at: None, was_clean: true, refusing }
     }
 
     /// The cleaner thread's loop, until the cache is dropped.
@@ -94,6 +98,9 @@ impl Cleaner {
         for partition in core.partitions() {
             let inner = &partition.inner;
             let (dirty, most) = (inner.table.dirty_pages(), inner.dirty_max_pages());
+            if dirty == 0 || self.was_clean {
+                inner.clean_until.advance(now);
+            }
             if dirty == 0 {
                 continue;
             }
@@ -126,11 +133,16 @@ impl Cleaner {
             let dirty = inner.dirty_objects();
             for (object, pages_max, refused) in wanted {
                 // A refused page may be gone: then the pass clears the error.
-                if refused || dirty.contains(&object.inner.id) {
+                let is_dirty = dirty.contains(&object.inner.id);
+                if refused || is_dirty {
                     self.begin(&object, pages_max);
+                }
+                if !is_dirty {
+                    object.inner.clean_until.advance(now);
                 }
             }
         }
+        self.was_clean = !is_dirty;
         if !is_dirty {
             (self.aged_at, self.again_at, self.recheck_at) = (None, None, None);
             return;
@@ -156,7 +168,7 @@ impl Cleaner {
         self.lane.work_until(|work| work.tasks.is_empty());
     }
 
-    /// Logs which objects start to refuse write-back, and which accept it again: one line per
+    /// Tells which objects start to refuse write-back, and which accept it again: one event per
     /// change, however often the cleaner tries.
     fn tell_refusals(&mut self, core: &Arc<Core>) {
         let refusing = &mut self.refusing;
@@ -173,17 +185,20 @@ impl Cleaner {
                 if error.is_none() && refusing.is_empty() {
                     continue;
                 }
-                let name = format!("partition {}: {}", partition.name(), object.name());
-                match error {
-                    Some(error) if !refusing.contains(&name) => {
-                        let dirty = object.stat().dirty_bytes;
-                        log::warn!(
-                            "{name}: write-back failed: {error}; {dirty} bytes stay dirty and will be retried"
-                        );
-                        refusing.insert(name);
-                    }
-                    None if refusing.remove(&name) => log::warn!("{name}: write-back works again"),
-                    _ => {}
+                let names = (partition.name().to_owned(), object.name().to_owned());
+                let is_news = match &error {
+                    Some(_) => refusing.insert(names.clone()),
+                    None => refusing.remove(&names),
+                };
+                if is_news {
+                    let (partition, name) = names;
+                    core.shared.events.add(match error {
+                        Some(error) => {
+                            let dirty_bytes = object.stat().dirty_bytes;
+                            Happened::WritebackFailed { partition, object: name, dirty_bytes, error }
+                        }
+                        None => Happened::WritebackRecovered { partition, object: name },
+                    });
                 }
             }
         }

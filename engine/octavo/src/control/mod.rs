@@ -23,7 +23,7 @@ pub use self::core::Partition;
 pub(crate) use buffers::{take_from_pages, with_room};
 pub(crate) use cleaner::Cleaner;
 pub use ledger::ReaperStat;
-pub(crate) use plan::{groups_of, has_empty_level};
+pub(crate) use plan::{Picture, groups_of, has_empty_level};
 pub(crate) use reaper::{continue_resizes, drain_monitors, enforce_max, make_room, period, reaper_thread};
 pub use resize::Owed;
 pub(crate) use turn::{Stop, Turn};

@@ -88,6 +88,11 @@ impl Picture {
         (partition.inner.frames.segment_bytes() / self.least_frames_bytes) as u64
     }
 
+    /// Returns the segments of a partition's size in a plan.
+    pub fn segments(&self, partition: &Partition, bytes: u64) -> u64 {
+        bytes / self.state.granule_bytes.max(1) / self.segment_granules(partition)
+    }
+
     /// Changes the snapshot so that partitions whose stores do not answer keep their sizes. A plan
     /// then distributes only memory that it can get.
     pub fn spare_held_up(mut self) -> Picture {
@@ -136,8 +141,7 @@ impl Picture {
         for resize in steps {
             let Some(partition) = &self.partitions[resize.node] else { continue };
             let before = self.state.nodes[resize.node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
-            let granules = resize.to_bytes / self.state.granule_bytes;
-            match partition.resize_in_turn((granules / self.segment_granules(partition)) as u32, turn) {
+            match partition.resize_in_turn(self.segments(partition, resize.to_bytes) as u32, turn) {
                 Ok(()) => {
                     partition.note_resize(before, resize.to_bytes);
                     moved += before.saturating_sub(resize.to_bytes);

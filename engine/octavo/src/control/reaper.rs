@@ -22,6 +22,7 @@ use super::core::{Core, Partition};
 use super::plan::Picture;
 use super::turn::{Stop, Turn};
 use crate::pressure::PressureSource;
+use crate::state::events::{Happened, MoveReason};
 use crate::sync::{Arc, Ordering, lock};
 
 /// Interval between two drains of the monitors while there is traffic. A monitor's ring holds some
@@ -93,16 +94,21 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
         if short {
             sample = sample.stalled_now();
         }
-        let mut total = lock(&reaper.total);
-        let changed = total.follow(&sample, shared.budget.used_bytes());
-        if changed {
-            log::debug!("{sample:?}: the cache may hold {} bytes", total.bytes);
+        let (before, now, is_less) = {
+            let mut total = lock(&reaper.total);
+            let before = total.bytes;
+            total.follow(&sample, shared.budget.used_bytes());
+            (before, total.bytes, total.is_less())
+        };
+        if now != before {
+            log::debug!("{sample:?}");
+            shared.events.add(Happened::Allowed { from_bytes: before, to_bytes: now });
         }
         // Relaxed: a hint to threads that would make twins.
-        shared.is_short.store(total.is_less(), Ordering::Relaxed);
-        changed || total.bytes < shared.budget.used_bytes()
+        shared.is_short.store(is_less, Ordering::Relaxed);
+        now != before || now < shared.budget.used_bytes()
     });
-    let turn = planning.turn(core.crew());
+    let turn = planning.turn(core.crew(), if yields { MoveReason::Pressure } else { MoveReason::Utility });
     continue_resizes(core, turn);
     core.partitions().iter().for_each(|partition| partition.inner.try_give_back_unpinned());
     shared.reserve.end_period(|| shared.buffers.fit());

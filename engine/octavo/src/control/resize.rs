@@ -15,6 +15,7 @@ use crate::flight::Object;
 use crate::numa::NumaMode;
 use crate::pages::mover::PageMover;
 use crate::state::counters::Count;
+use crate::state::events::{Happened, MoveReason};
 use crate::state::history::Resizing;
 use crate::sync::{Ordering, lock, try_lock, yield_now};
 use crate::ways::WAYS;
@@ -49,7 +50,23 @@ impl Partition {
     /// Resizes the partition to `segments` segments.
     pub(crate) fn resize_segments(&self, segments: u32) -> Result<(), Error> {
         let mut resizing = lock(&self.inner.resizing);
-        self.make_segments(&mut resizing, segments, None).map_err(Stop::into_error)
+        self.telling(&mut resizing, |resizing| self.make_segments(resizing, segments, None))
+            .map_err(Stop::into_error)
+    }
+
+    /// Runs `act`, and adds an event if it has changed the number of segments.
+    fn telling<T>(&self, resizing: &mut Resizing, act: impl FnOnce(&mut Resizing) -> T) -> T {
+        let inner = &self.inner;
+        let size = || (inner.table.live_segments(), lock(&inner.costs).charged_bytes());
+        let (segments, from_bytes) = size();
+        let done = act(resizing);
+        let (segments_now, to_bytes) = size();
+        // Relaxed: as in `make_one_by_one`. The last resize of a removed partition is no news.
+        if segments_now != segments && !inner.is_removed.load(Ordering::Relaxed) {
+            let (partition, reason) = (self.name().to_owned(), resizing.why);
+            inner.shared.events.add(Happened::Resized { partition, from_bytes, to_bytes, reason });
+        }
+        done
     }
 
     /// Resizes the partition as `resize_segments` does, in a turn.
@@ -76,7 +93,9 @@ impl Partition {
         let inner = &self.inner;
         let Some(turn) = turn else { return act(&mut lock(&inner.resizing), None) };
         let done = match try_lock(&inner.resizing) {
-            Some(mut resizing) => act(&mut resizing, Some(&turn.of(inner))),
+            Some(mut resizing) => {
+                self.telling(&mut resizing, |resizing| act(resizing, Some(&turn.of(inner))))
+            }
             // The holder of the lock may be waiting for a store, possibly forever.
             None => Err(Stop::HeldUp),
         };
@@ -84,7 +103,7 @@ impl Partition {
             // Relaxed, here and below: a statistic, and a hint to the next plan.
             let turns = inner.held_up.fetch_add(1, Ordering::Relaxed) + 1;
             if turns == TURNS_LOGGED {
-                log::warn!("partition {}: a resize is held up by a store that does not answer", self.name());
+                inner.shared.events.add(Happened::HeldUp { partition: self.name().to_owned() });
             }
         } else {
             self.note_progress();
@@ -99,7 +118,8 @@ impl Partition {
         loop {
             {
                 let planning = lock(&self.core.ledger.planning);
-                let shrunk = self.shrink_in_turn(segments(), planning.turn(self.core.crew()));
+                let turn = planning.turn(self.core.crew(), MoveReason::Asked);
+                let shrunk = self.shrink_in_turn(segments(), turn);
                 if Stop::is_complete(shrunk)? {
                     return Ok(());
                 }
@@ -112,7 +132,7 @@ impl Partition {
     /// not hold `planning`.
     pub(crate) fn catch_up(&self) -> Result<(), Error> {
         let mut resizing = lock(&self.inner.resizing);
-        self.finish_moves(&mut resizing, None).map_err(Stop::into_error)
+        self.telling(&mut resizing, |resizing| self.finish_moves(resizing, None)).map_err(Stop::into_error)
     }
 
     /// Finishes a resize that was given up, in a turn.
@@ -153,6 +173,9 @@ impl Partition {
         let segments = if inner.is_removed.load(Ordering::Relaxed) { 1 } else { segments };
         let wanted = segments.clamp(1, inner.table.shape().segments_max);
         let before = inner.table.live_segments();
+        if wanted != before {
+            resizing.why = turn.map_or(MoveReason::Asked, |turn| turn.why);
+        }
         self.finish_moves(resizing, turn)?;
         self.retire_emptied(resizing)?;
         inner.give_back_unpinned()?;
@@ -263,7 +286,8 @@ impl Partition {
     fn note_progress(&self) {
         let held_up = &self.inner.held_up;
         if held_up.load(Ordering::Relaxed) > 0 && held_up.swap(0, Ordering::Relaxed) >= TURNS_LOGGED {
-            log::warn!("partition {}: the resize that was held up continues", self.name());
+            let partition = self.name().to_owned();
+            self.inner.shared.events.add(Happened::Released { partition });
         }
     }
 

@@ -14,6 +14,7 @@ use octavo_table::{SlotIndex, State, Word};
 
 use crate::error::Error;
 use crate::flight::{Crew, Ended, Lane, Task};
+use crate::state::events::MoveReason;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering};
 
@@ -68,12 +69,12 @@ pub(crate) struct Planning {
 }
 
 impl Planning {
-    /// Begins a turn of the holder of `planning`. Returns `None` if the holder must wait as long as
+    /// Begins a turn of the holder of `planning`, which resizes partitions for a reason. Returns `None` if the holder must wait as long as
     /// necessary: while the cache is being dropped, because no other thread waits for the holder
     /// then, and under shuttle, which has no clock.
-    pub fn turn<'p>(&'p self, crew: &'p Arc<Crew>) -> Option<Turn<'p>> {
+    pub fn turn<'p>(&'p self, crew: &'p Arc<Crew>, why: MoveReason) -> Option<Turn<'p>> {
         let is_over = cfg!(shuttle) || crew.shared.closed.load(Ordering::Relaxed);
-        (!is_over).then(|| Turn { crew, lane: &self.lane, until: Instant::now() + PATIENCE_ALL })
+        (!is_over).then(|| Turn { crew, lane: &self.lane, until: Instant::now() + PATIENCE_ALL, why })
     }
 
     /// Ends turns: returns the lane for dropping, because it refers to the cache.
@@ -88,6 +89,8 @@ pub(crate) struct Turn<'p> {
     crew: &'p Arc<Crew>,
     lane: &'p OnceLock<Arc<Lane>>,
     until: Instant,
+    /// Why the holder resizes partitions.
+    pub why: MoveReason,
 }
 
 impl Turn<'_> {

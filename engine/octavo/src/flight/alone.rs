@@ -13,6 +13,8 @@
 //!
 //! Not here: reads of several pages, and everything that a read may have to wait for.
 
+use std::time::Instant;
+
 use octavo_disk::{IoBuffer, Ring};
 use octavo_table::{SlotIndex, Tag};
 
@@ -24,6 +26,7 @@ use crate::memory::{Lent, copy};
 use crate::pages::steps::{Claimed, Claiming};
 use crate::position::{ByteOffset, PageIndex};
 use crate::state::counters::Count;
+use crate::state::latency::Timed;
 use crate::state::partition::ObjectInner;
 
 /// The bytes of a read, which lie in one page.
@@ -115,7 +118,9 @@ impl ObjectInner {
         let buffer = IoBuffer { ptr: frame, len: partition.page_bytes() };
         let offset = partition.page_size.start_of(wanted.page).0;
         // SAFETY: the frame is in state Filling, so no other thread touches it. It stays mapped.
-        if let Err(source) = unsafe { Ring::read_alone(&self.store, offset, buffer) } {
+        let (begun, read) = (Instant::now(), unsafe { Ring::read_alone(&self.store, offset, buffer) });
+        partition.counters.add_time(Timed::Store, begun.elapsed());
+        if let Err(source) = read {
             partition.release(wanted.tag, slot);
             partition.counters.add(Count::ReadErrors, 1);
             return Err(self.io_error(&source));

@@ -174,6 +174,7 @@ impl Lane {
     /// Finishes the transfer `token`.
     pub(super) fn complete(&self, work: &mut Work, token: u64, result: Result<(), IoError>) {
         let transfer = work.transfers.remove(token as usize);
+        transfer.count_time();
         match transfer.kind {
             Kind::Fill => read::filled(self, work, transfer, result),
             Kind::StrayRead | Kind::StrayUpdate | Kind::StrayWrite => {

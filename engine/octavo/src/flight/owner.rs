@@ -1,6 +1,8 @@
 //! The owner of a lane, while it works on one of its tasks. The verbs start I/O and register for
 //! wake-ups through it, so what the task waits for is counted here, in one place.
 
+use std::time::Instant;
+
 use octavo_table::{SlotIndex, Tag};
 
 use super::lane::{Gathered, Lane, Work};
@@ -72,6 +74,6 @@ impl Owner<'_> {
     pub fn push(&mut self, kind: Kind, page: PageIndex, pages: Pages, bounce: Option<Bounce>) {
         self.task().outstanding += 1;
         let object = self.object.clone();
-        self.lane.push(self.work, Transfer { kind, object, page, pages, bounce });
+        self.lane.push(self.work, Transfer { kind, object, page, pages, bounce, made_at: Instant::now() });
     }
 }

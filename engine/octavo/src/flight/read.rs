@@ -2,6 +2,8 @@
 //! read goes past the cache. Not here: hits (`pages/hit.rs`), and blocking reads that need no task
 //! (`alone.rs`).
 
+use std::time::Instant;
+
 use octavo_disk::IoError;
 use octavo_table::SetGuard;
 
@@ -155,7 +157,7 @@ fn split(lane: &Lane, work: &mut Work, transfer: Transfer) {
     let Transfer { kind, object, page: first, pages, .. } = transfer;
     for (page, filled) in pages_in(&(first..first + pages.count() as u64)).zip(pages.iter()) {
         let (object, pages) = (object.clone(), Pages::one(filled));
-        lane.push(work, Transfer { kind, object, page, pages, bounce: None });
+        lane.push(work, Transfer { kind, object, page, pages, bounce: None, made_at: Instant::now() });
     }
     lane.ring.submit();
 }

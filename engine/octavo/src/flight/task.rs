@@ -6,6 +6,7 @@
 //! of the lane may finish the transfer; only the lane's owner tries pages.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use octavo_disk::IoError;
 use octavo_table::SlotIndex;
@@ -297,6 +298,8 @@ pub(crate) struct Transfer {
     pub page: PageIndex,
     pub pages: Pages,
     pub bounce: Option<Bounce>,
+    /// When the I/O was made.
+    pub made_at: Instant,
 }
 
 /// The pages of a transfer. A single page, as in most misses, allocates nothing.

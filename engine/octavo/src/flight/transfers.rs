@@ -5,7 +5,7 @@
 //! `writeback.rs`, `discard.rs`).
 
 use std::iter::Peekable;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::vec::Drain;
 
 use octavo_disk::{IoBuffer, IoError, Ring};
@@ -15,6 +15,7 @@ use super::lane::{Gathered, Lane, Work};
 use super::task::{Ended, Kind, Pages, Role, Task, Transfer, TransferPage};
 use super::{holes, read};
 use crate::memory::copy;
+use crate::state::latency::Timed;
 use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, MutexGuard};
 
@@ -89,6 +90,7 @@ impl Lane {
         // SAFETY: as in `push_from`.
         let result = unsafe { self.ring.run(&transfer.object.store, octavo_disk::Op::Read, offset, buffers) };
         copy::prefetch(buffers[0].ptr, buffers[0].len);
+        transfer.count_time();
         let mut work = self.work();
         if result.is_ok() {
             read::deliver(&work, &transfer);
@@ -178,6 +180,17 @@ impl Lane {
 const NO_BUFFERS: [IoBuffer; RUN_PAGES_MAX] = [IoBuffer { ptr: std::ptr::null_mut(), len: 0 }; RUN_PAGES_MAX];
 
 impl Transfer {
+    /// Counts the time of the I/O, which has just ended.
+    pub fn count_time(&self) {
+        let (counters, time) = (&self.object.partition.counters, self.made_at.elapsed());
+        match self.kind {
+            Kind::Survey => return,
+            Kind::StrayRead | Kind::StrayUpdate | Kind::StrayWrite => counters.add_time(Timed::Bypass, time),
+            Kind::Fill | Kind::Store | Kind::Clean | Kind::Flush | Kind::Clear { .. } => {}
+        }
+        counters.add_time(Timed::Store, time);
+    }
+
     /// Where the I/O begins in the store.
     fn offset(&self) -> u64 {
         self.object.partition.page_size.start_of(self.page).0
@@ -225,5 +238,5 @@ fn next_run(gathered: &mut Peekable<Drain<'_, Gathered>>, tasks: &Slab<Task>) ->
         pages.push(held(&next));
         last = next;
     }
-    Some(Transfer { kind: Kind::Fill, object, page, pages, bounce: None })
+    Some(Transfer { kind: Kind::Fill, object, page, pages, bounce: None, made_at: Instant::now() })
 }

@@ -16,6 +16,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::time::Instant;
 
 use octavo_disk::IoError;
 use octavo_table::{SegmentIndex, SlotIndex, State, Tag, Word};
@@ -29,6 +30,7 @@ use crate::memory::{Bounce, Charge, copy};
 use crate::pages::ahead::Lookup;
 use crate::position::{PageIndex, page_count, pages_in};
 use crate::state::counters::Count;
+use crate::state::events::Happened;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering, lock};
 use crate::wait::{Flush, RESUME};
@@ -88,6 +90,8 @@ pub(crate) struct Cleaning {
     /// The task covers all dirty pages of the object, and has skipped none so far.
     whole: bool,
     is_pass: bool,
+    /// When the task began.
+    began_at: Instant,
     /// Where a pass began and will end: it writes the pages before this one last.
     begun: PageIndex,
     runs: Runs,
@@ -175,15 +179,16 @@ fn begin(task: &mut Task, object: &ObjectInner) {
     let runs = if lock(&object.writeback_error).is_some() { Runs::NotYet } else { Runs::Yes };
     // Relaxed, here and elsewhere: a pass covers all pages wherever it begins.
     let begun = if is_pass { PageIndex(object.clean_next.swap(0, Ordering::Relaxed)) } else { PageIndex(0) };
-    sync.cleaning = Some(Cleaning { whole, is_pass, begun, runs, refused: 0 });
+    sync.cleaning = Some(Cleaning { whole, is_pass, began_at: Instant::now(), begun, runs, refused: 0 });
     task.next = task.next.max(begun);
 }
 
 /// Notes in the object that a task has ended.
 pub(crate) fn ended(task: &Task) {
     let Job::Sync(sync) = &task.job else { return };
-    let is_whole = sync.cleaning.as_ref().is_some_and(|cleaning| cleaning.whole);
-    if is_whole && task.error.is_none() {
+    let whole = sync.cleaning.as_ref().filter(|cleaning| cleaning.whole && task.error.is_none());
+    if let Some(cleaning) = whole {
+        task.object.clean_until.advance(cleaning.began_at);
         task.object.clean_next.store(0, Ordering::Relaxed);
         *lock(&task.object.writeback_error) = None;
     }
@@ -521,8 +526,11 @@ impl ObjectInner {
     pub fn sync_failed(&self, source: &IoError) -> Error {
         self.failed.store(true, Ordering::Release);
         self.partition.counters.add(Count::SyncErrors, 1);
-        log::error!("{}: {source}: the object is failed until it is opened again", self.name);
-        self.io_error(source)
+        let error = self.io_error(source);
+        let (partition, object) = (self.partition.config.name.clone(), self.name.clone());
+        let what = Happened::SyncFailed { partition, object, error: error.clone() };
+        self.partition.shared.events.add(what);
+        error
     }
 }
 

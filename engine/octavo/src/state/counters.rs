@@ -8,11 +8,13 @@
 //! Not here: gauges such as dirty pages (the table counts them).
 
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 // The standard library's type, not the model checker's: these atomics order nothing.
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use octavo_disk::Process;
 
+use super::latency::{OwnTimes, TIMED, Timed, Times};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock, thread_local};
 
 /// The quantities that are counted.
@@ -91,6 +93,7 @@ pub(crate) struct Block {
     /// The number of the counters.
     number: usize,
     counts: [AtomicU64; COUNTS],
+    times: [OwnTimes; TIMED],
 }
 
 /// The block that a thread used last before its first: of no counters.
@@ -102,6 +105,7 @@ impl Block {
             at_hand: AtomicUsize::new(if at_hand { number } else { NOBODY }),
             number,
             counts: [const { AtomicU64::new(0) }; COUNTS],
+            times: [const { OwnTimes::new() }; TIMED],
         }
     }
 
@@ -199,6 +203,20 @@ impl Counters {
     #[inline(always)]
     pub fn add(&self, count: Count, n: u64) {
         self.block().add(count, n);
+    }
+
+    /// Counts an I/O that took this long.
+    pub fn add_time(&self, timed: Timed, time: Duration) {
+        self.block().times[timed as usize].add(time.as_nanos() as u64);
+    }
+
+    /// Returns the times of I/Os, summed over all threads.
+    pub fn times(&self, timed: Timed) -> Times {
+        let mut times = Times::default();
+        if self.process.is_this() {
+            lock(&self.blocks).iter().for_each(|block| block.times[timed as usize].read(&mut times));
+        }
+        times
     }
 
     /// Adds one to this thread's count, and returns the new value.

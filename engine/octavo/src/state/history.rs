@@ -5,6 +5,7 @@
 use octavo_recording::Event;
 use octavo_table::{SegmentIndex, Table};
 
+use super::events::MoveReason;
 use crate::config::PolicyName;
 use crate::ways::WAYS;
 
@@ -18,6 +19,8 @@ pub(crate) struct Resizing {
     /// turn gave up waiting for the store. `leaving` is the segment that they empty, if any.
     pub pending: Vec<octavo_table::Move>,
     pub leaving: Option<SegmentIndex>,
+    /// Why the last resize began.
+    pub why: MoveReason,
 }
 
 /// The history of a table before its first access. A recording that begins before that access
@@ -52,6 +55,6 @@ impl Resizing {
     pub fn of(table: &Table<WAYS>) -> Resizing {
         let (segments, policy) = (table.live_segments(), table.policy());
         let history = History { segments, policy, events: Some(Vec::new()) };
-        Resizing { history, emptied: Vec::new(), pending: Vec::new(), leaving: None }
+        Resizing { history, emptied: Vec::new(), pending: Vec::new(), leaving: None, why: MoveReason::Asked }
     }
 }

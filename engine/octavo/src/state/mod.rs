@@ -2,10 +2,13 @@
 //!
 //! Not here: what happens to pages (`pages`), I/O (`flight`), threads (`control`).
 
+pub(crate) mod ages;
 pub(crate) mod bell;
 pub(crate) mod costs;
 pub(crate) mod counters;
+pub(crate) mod events;
 pub(crate) mod history;
+pub(crate) mod latency;
 pub(crate) mod monitor;
 pub(crate) mod nodes;
 pub(crate) mod partition;

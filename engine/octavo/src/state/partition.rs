@@ -11,6 +11,7 @@ use octavo_disk::{IoError, Process, Store};
 use octavo_recording::Secret;
 use octavo_table::{Begun, Mixer, SegmentIndex, Table, Tag};
 
+use super::ages::CleanUntil;
 use super::costs::Costs;
 use super::counters::{Count, Counters};
 use super::history::{History, Resizing};
@@ -80,6 +81,8 @@ pub(crate) struct PartitionInner {
     pub remembered: Mutex<Remembered>,
     pub balance: Balance,
     pub(super) dirty_max_pages: AtomicU64,
+    /// When the cleaner last saw no dirty page.
+    pub clean_until: CleanUntil,
     /// The table's memory. Declared after the table, so that it is dropped later.
     pub metadata: Mapping,
 }
@@ -151,6 +154,8 @@ pub(crate) struct ObjectInner {
     pub clean_next: AtomicU64,
     /// Pages written back.
     pub written: AtomicU64,
+    /// When the last task began that has written all dirty pages.
+    pub clean_until: CleanUntil,
     /// The last error of a page that could not be written back. `None` again once all pages were
     /// written.
     pub writeback_error: Mutex<Option<Error>>,
@@ -324,6 +329,7 @@ impl ObjectInner {
             closed: AtomicBool::new(false),
             clean_next: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            clean_until: CleanUntil::now(),
             writeback_error: Mutex::new(None),
             _lease: lease.clone(),
         };

@@ -6,6 +6,7 @@
 use octavo_disk::{Process, Ring, RingOptions};
 
 use super::bell::Bell;
+use super::events::Events;
 use crate::config::CacheConfig;
 use crate::error::Error;
 use crate::memory::{BouncePools, Budget, BufferPool, Reserve};
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     /// The system is short of memory, so no twins are made. A hint.
     pub is_short: AtomicBool,
     pub bell: Bell,
+    pub events: Events,
     pub numa: Numa,
     /// Name of the interface through which I/O reaches files.
     pub engine_name: &'static str,
@@ -56,6 +58,7 @@ impl Shared {
             simulated: AtomicBool::new(false),
             is_short: AtomicBool::new(false),
             bell: Bell::new(),
+            events: Events::new(),
             engine_name,
         })
     }

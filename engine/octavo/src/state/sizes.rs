@@ -6,6 +6,7 @@
 use octavo_recording::Secret;
 use octavo_table::{Mixer, NodeId, SegmentIndex, Shape, Table};
 
+use super::ages::CleanUntil;
 use super::costs::Costs;
 use super::counters::Counters;
 use super::history::Resizing;
@@ -217,6 +218,7 @@ impl PartitionInner {
             balance: Balance::default(),
             config,
             dirty_max_pages: AtomicU64::new(0),
+            clean_until: CleanUntil::now(),
             metadata,
         });
         partition.begin();

@@ -3,12 +3,14 @@
 
 #![cfg(not(shuttle))]
 
+mod ages;
 mod ahead;
 mod auto;
 mod backends;
 mod basics;
 mod batch;
 mod clearing;
+mod events;
 mod extending;
 mod failing;
 mod fixture;
@@ -19,6 +21,7 @@ mod history;
 mod holes;
 mod kernel;
 mod lanes;
+mod latency;
 mod lending;
 mod numa;
 mod on_nodes;
@@ -26,6 +29,7 @@ mod outside;
 mod owned_pins;
 mod page_sizes;
 mod pages;
+mod planned;
 mod polling;
 mod pressure;
 mod ranges;

@@ -34,6 +34,7 @@ pub(crate) mod dirty;
 mod hands;
 pub(crate) mod lookup;
 pub(crate) mod nodes;
+pub(crate) mod occupancy;
 mod policy;
 mod touch;
 

@@ -17,6 +17,7 @@ mod layout;
 #[cfg(not(any(loom, shuttle, miri)))]
 mod monitor;
 #[cfg(not(any(loom, shuttle, miri)))]
+mod occupancy;
 mod placement;
 #[cfg(not(any(loom, shuttle)))]
 mod policies;

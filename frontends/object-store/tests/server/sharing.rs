@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use octavo::Advice;
 use octavo_s3_stub::{Lie, Operation};
 use tokio::task::JoinSet;
 
@@ -51,6 +52,33 @@ async fn many_readers_of_an_object_share_one_fill_of_each_unit() {
     }
     assert_eq!(server.gets("object"), 16);
     assert_eq!(server.stub.counts().path("bucket/object").sent_bytes, 1 << 20);
+}
+
+/// A cache smaller than its objects keeps parts of units. Each run of missing pages was a GET of
+/// its own: up to four for a unit of eight pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_get_brings_all_that_a_unit_lacks() {
+    // Longer than a busy machine needs to ask for all parts of a unit.
+    let config = ObjectsConfig { merge_window: Duration::from_millis(300), ..patient() };
+    let server = Server::new(config);
+    let (pages, page) = (4, UNIT / 4);
+    let bytes = pattern(8 * UNIT as usize, 1);
+    server.put("object", &bytes);
+    assert_eq!(server.read("object").await.unwrap(), bytes);
+    let before = (server.gets("object"), server.stub.counts().sent_bytes);
+    assert_eq!(before, (8, 8 * UNIT));
+    // Of the first unit, pages 0 and 2 leave; of the second, all but the last; of the third, one.
+    let gone = [0, 2, pages, pages + 1, pages + 2, 2 * pages + 1];
+    let partition = &server.objects.cache().partitions()[0];
+    let object = partition.objects().into_iter().next().unwrap();
+    for page_number in gone {
+        object.advise(page_number * page, page, Advice::DontNeed).unwrap();
+    }
+    assert_eq!(object.resident_bytes(0, 8 * UNIT).unwrap(), 8 * UNIT - gone.len() as u64 * page);
+    assert_eq!(server.read("object").await.unwrap(), bytes);
+    // The page between the first two is fetched with them.
+    assert_eq!(server.gets("object") - before.0, 3);
+    assert_eq!(server.stub.counts().sent_bytes - before.1, 7 * page);
 }
 
 #[tokio::test(flavor = "multi_thread")]

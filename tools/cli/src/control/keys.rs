@@ -253,6 +253,7 @@ pub const FIGURES: &[Figure] = figures![
     Counter ahead_used, "pages read ahead and then requested";
     Counter ahead_wasted, "pages read ahead and evicted before a request";
     Gauge resident_bytes, "bytes of resident pages";
+    Gauge dirty_oldest_ms, "age of the oldest dirty byte in milliseconds, at most";
     Gauge dirty_bytes, "bytes of dirty pages";
     Gauge dirty_max_bytes, "most bytes of dirty pages";
     Gauge max_bytes, "bytes of frames";
@@ -303,7 +304,15 @@ pub fn key(name: &str) -> Result<&'static Key, String> {
 pub fn set(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Result<Owed, String> {
     let mut changes = Changes::default();
     changes.read(partition, name, text)?;
-    changes.make(cache, partition)
+    let owed = changes.make(cache, partition)?;
+    tell_set(partition, &format!("{name}={text}"));
+    Ok(owed)
+}
+
+/// Logs, as an event, what an operator has set.
+pub fn tell_set(partition: &Partition, set: &str) {
+    let name = partition.name();
+    log::info!(event = "changed", partition = name; "partition \"{name}\": set {set}");
 }
 
 #[cfg(test)]

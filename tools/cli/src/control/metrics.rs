@@ -37,6 +37,9 @@ const LABELLED: [(&str, &str); 2] = [("evictions_", "reason"), ("requests_", "ki
 /// Figures that get another name, because theirs could be confused with a limit's.
 const RENAMED: [(&str, &str); 1] = [("max_bytes", "frames_bytes")];
 
+/// The figure that is a metric in seconds, the unit of Prometheus.
+const OLDEST_MS: &str = "dirty_oldest_ms";
+
 /// Most exports that have series: the first ones in the configuration. Each has thirteen series.
 const EXPORTS_MAX: usize = 1000;
 
@@ -171,9 +174,16 @@ fn mounts(encoder: &mut DescriptorEncoder<'_>, mounts: &[MountReport]) -> Result
 fn partitions(encoder: &mut DescriptorEncoder<'_>, cache: &Cache) -> Result<(), Error> {
     let partitions = cache.partitions();
     let stats: Vec<PartitionStat> = partitions.iter().map(|partition| partition.stat()).collect();
-    for together in FIGURES.chunk_by(|one, other| named(one).0 == named(other).0) {
+    let in_ms = |figure: &&Figure| figure.name == OLDEST_MS;
+    let others: Vec<&Figure> = FIGURES.iter().filter(|figure| !in_ms(figure)).collect();
+    for together in others.chunk_by(|one, other| named(one).0 == named(other).0) {
         figures(encoder, together, &stats)?;
     }
+    let samples = stats.iter().map(|stat| {
+        (vec![("partition", &*stat.name)], Duration::from_millis(stat.dirty_oldest_ms).as_secs_f64())
+    });
+    let what = "Age of the oldest dirty byte, at most; 0 if nothing is dirty";
+    family(encoder, "partition_dirty_oldest_seconds", what, Gauge, samples)?;
     nodes(encoder, &partitions.iter().filter_map(Partition::numa_counts).collect::<Vec<_>>())?;
     settings(encoder, &partitions, &stats)?;
     let mut objects = |name, what, counts: fn(&Object) -> bool| {
@@ -299,10 +309,10 @@ fn named(figure: &Figure) -> (&'static str, Option<(&'static str, &'static str)>
 /// Figures that are one metric, for all partitions.
 fn figures(
     encoder: &mut DescriptorEncoder<'_>,
-    together: &[Figure],
+    together: &[&Figure],
     stats: &[PartitionStat],
 ) -> Result<(), Error> {
-    let first = &together[0];
+    let first = together[0];
     let (name, label) = named(first);
     let what = match label {
         Some((label, _)) => capitalized(&format!("{name}, by {label}")),

@@ -6,17 +6,19 @@
 //! | floor | files |
 //! |---|---|
 //! | entry points | `server` (control socket), `mount` (FUSE), `http` with `metrics` and `health` |
-//! | what they do | `verbs`, `recorders`, `tree` |
-//! | words and figures | `protocol`, `report`, `keys`, `numa`, `host` |
+//! | what they do | `verbs`, `sizes`, `recorders`, `tree` |
+//! | words and figures | `protocol`, `report`, `latency`, `events`, `keys`, `numa`, `host` |
 //! | work on the cache | `drain`, `stop` (signals) |
 //!
 //! Not here: the configuration (`config`) and the clients of the control socket (`ctl`).
 
 pub mod drain;
+pub mod events;
 pub mod health;
 pub mod host;
 pub mod http;
 pub mod keys;
+pub mod latency;
 pub mod metrics;
 pub mod mount;
 pub mod numa;
@@ -24,6 +26,7 @@ pub mod protocol;
 pub mod recorders;
 pub mod report;
 pub mod server;
+pub mod sizes;
 pub mod stop;
 pub mod tree;
 pub mod verbs;

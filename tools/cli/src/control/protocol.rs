@@ -1,7 +1,7 @@
 //! The control protocol between `octavo ctl` and a server, over a unix socket.
 //!
 //! Each message is one JSON object on one line, in both directions. A request is
-//! `{"v":1,"do":"stat"}`. The answer is any number of `{"v":1,"progress":..}` and then one
+//! `{"v":1,"do":"stat"}`. The answer is any number of lines of progress and then one
 //! `{"v":1,"ok":..}` or `{"v":1,"error":..}`. More requests may follow on the same connection.
 //! `docs/octavo-ctl.1.md` specifies the protocol.
 //!
@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::drain::Refusal;
+use super::events::Event;
 use super::report::RecordingReport;
 use crate::order::Order;
 
@@ -44,6 +45,9 @@ pub struct Request {
     /// partition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<(String, String)>,
+    /// Partitions and their new sizes, for `resize`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<(String, u64)>,
     /// Bytes to reclaim, or the new length of an export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
@@ -62,6 +66,12 @@ pub struct Request {
     /// Whether an export may be made shorter.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shrink: bool,
+    /// The events after this number, for `events`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    /// Whether later events follow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub follow: bool,
     /// What to record, for `record`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Order>,
@@ -108,6 +118,16 @@ pub enum Verb {
     FilesEvict,
     /// Read the configuration again, and apply what changed.
     Reload,
+    /// The last events, and later ones as they happen.
+    Events,
+    /// How full a partition's sets are.
+    Sets,
+    /// How long requests and I/Os took.
+    Latency,
+    /// The sizes that the reaper's plan aims at.
+    Plan,
+    /// Set the largest sizes of several partitions.
+    Resize,
 }
 
 impl Verb {
@@ -168,6 +188,8 @@ pub enum Body {
     Progress(Progress),
     /// The figures of the requested recording so far.
     Recording(RecordingReport),
+    /// Events that the client follows.
+    Events(Vec<Event>),
     /// The request failed, or was done only in part; the answer is complete.
     Error(Fault),
 }

@@ -18,8 +18,9 @@ use rustix::fs::Mode;
 use serde_json::Value;
 
 use super::protocol::{self, Body, Fault, Progress, Reply, Request, VERSION, Verb};
-use super::verbs;
+use super::{latency, verbs};
 use crate::control::drain::{self, Refusal, Timeout};
+use crate::control::events::EventLog;
 use crate::control::recorders::Recorders;
 use crate::control::report::{AskClients, Report};
 use crate::environment::make_private_dir;
@@ -33,6 +34,9 @@ const CLIENTS_MAX: usize = 16;
 /// Most commands that may wait for a store at a time. The remaining four places stay free for
 /// commands that do not wait, such as `stat` and `set`, however many stores hang.
 const WAITING_MAX: usize = 12;
+
+/// Most clients that may follow events at a time: other requests need connections, too.
+const FOLLOWERS_MAX: usize = 4;
 
 /// How long a client may stay silent, or leave its answer unread.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -65,6 +69,10 @@ pub struct Asked {
     pub clients: AskClients,
     /// How many commands may be waiting for a store now.
     pub waiting: Arc<AtomicUsize>,
+    /// The last events.
+    pub events: Arc<EventLog>,
+    /// How many clients follow events.
+    pub followers: Arc<AtomicUsize>,
 }
 
 impl Listener {
@@ -164,6 +172,7 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
         };
         let body = match request(&line) {
             Ok((Verb::Record, request)) => record(request.record, stream, &mut reader, asked)?,
+            Ok((Verb::Events, request)) if request.follow => follow(&request, stream, &reader, asked)?,
             Ok((verb, request)) => {
                 // Held until the answer is complete.
                 let seat = verb.may_wait().then(|| Seat::take(&asked.waiting, WAITING_MAX));
@@ -243,6 +252,35 @@ fn record(
     })
 }
 
+/// Sends events as they happen, until the client sends anything or closes its side.
+fn follow(
+    request: &Request,
+    mut stream: &UnixStream,
+    reader: &BufReader<&UnixStream>,
+    asked: &Asked,
+) -> std::io::Result<Body> {
+    let Some(_seat) = Seat::take(&asked.followers, FOLLOWERS_MAX) else {
+        return Ok(format!("{FOLLOWERS_MAX} clients follow events already").into());
+    };
+    let follower = asked.events.follow()?;
+    let mut page = asked.events.after(request.after.unwrap_or(0));
+    // The first line is sent even without events: it shows the client that it follows them.
+    let mut is_first = true;
+    // What the client sent together with the request is here, and not in the socket.
+    let mut has_spoken = !reader.buffer().is_empty();
+    loop {
+        if is_first || !page.events.is_empty() {
+            is_first = false;
+            protocol::send(&mut stream, &Reply::new(Body::Events(std::mem::take(&mut page.events))))?;
+        }
+        if has_spoken {
+            return Ok(Body::Ok(serde_json::to_value(page)?));
+        }
+        has_spoken = follower.wait(stream)?;
+        page = asked.events.after(page.next - 1);
+    }
+}
+
 fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked) -> std::io::Result<Body> {
     let mut told = Ok(());
     let mut progress = |dirty_bytes| {
@@ -262,6 +300,8 @@ fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked)
             }
             Ok(Body::Ok(serde_json::to_value(report)?))
         }
+        Verb::Events => Ok(Body::Ok(serde_json::to_value(asked.events.after(request.after.unwrap_or(0)))?)),
+        Verb::Latency => Ok(Body::Ok(latency::answer(&asked.cache, &(asked.clients)()))),
         Verb::Sync => Ok(done(drain::sync(&asked.cache), "synced")),
         Verb::Drain => {
             let objects = drain::objects(&asked.cache);

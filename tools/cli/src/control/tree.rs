@@ -147,7 +147,11 @@ impl Tree {
             Directory::Group(group) => {
                 let mut limits = self.limits(&group);
                 limits::change(&mut limits, key.name, text).map_err(named)?;
-                self.cache.begin_group(&group, limits).map(told).map_err(|error| named(error.to_string()))
+                let owed =
+                    self.cache.begin_group(&group, limits).map_err(|error| named(error.to_string()))?;
+                log::info!(event = "changed"; "group \"{group}\": set {}={text}", key.name);
+                told(owed);
+                Ok(())
             }
             Directory::Root => Err(gone()),
         }

@@ -1,12 +1,14 @@
 //! The verbs of the control protocol that concern partitions: show, set, advise, evict, reclaim.
+//! Those that concern the sizes of several are in `sizes`.
 //!
 //! Every answer is JSON and every error a sentence. The names of settings are in `keys`.
 
-use octavo::{Advice, Cache, Object, Owed, Partition, UNLIMITED};
+use octavo::{Advice, Cache, Object, Owed, Partition, UNLIMITED, WAYS};
 use serde_json::{Value, json};
 
 use super::keys::{self, KEYS};
 use super::protocol::{Request, Verb};
+use super::sizes;
 use crate::{limits, suggest};
 
 /// The words of `posix_fadvise`.
@@ -36,6 +38,9 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
                 changes.read(&partition, name, text).map_err(|why| format!("{name}={text}: {why}"))?;
             }
             let owed = changes.make(cache, &partition)?;
+            let set: Vec<String> =
+                request.values.iter().map(|(name, text)| format!("{name}={text}")).collect();
+            keys::tell_set(&partition, &set.join(" "));
             Ok(with_owed(settings(&partition), &owed))
         }
         Verb::Mrc => {
@@ -90,6 +95,18 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
             let (reclaimed, owed) = partition.begin_reclaim(bytes).map_err(|error| error.to_string())?;
             Ok(with_owed(json!({"reclaimed_bytes": reclaimed}), &owed))
         }
+        Verb::Sets => {
+            let occupancy = partition(cache, request)?.occupancy();
+            Ok(json!({
+                "ways": WAYS,
+                "sets": occupancy.sets,
+                "sampled": occupancy.sampled,
+                "occupancy": occupancy.occupied,
+                "dirty": occupancy.dirty,
+            }))
+        }
+        Verb::Plan => Ok(sizes::plan(cache)),
+        Verb::Resize => Ok(with_owed(json!({}), &sizes::resize(cache, &request.sizes)?)),
         Verb::Numa => Ok(crate::control::numa::describe(cache)),
         _ => Err("this verb concerns the whole server".into()),
     }

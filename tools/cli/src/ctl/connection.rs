@@ -121,8 +121,8 @@ pub fn ask_with(
             Body::Progress(progress) => {
                 told(&format!("draining: {} dirty left\n", human_bytes(progress.dirty_bytes)))?;
             }
-            // Only `octavo record` asks for these.
-            Body::Recording(_) => {}
+            // Only `octavo record` and `octavo ctl events` ask for these.
+            Body::Recording(_) | Body::Events(_) => {}
             Body::Error(fault) => {
                 let mut lines: Vec<String> = fault.message.lines().map(str::to_owned).collect();
                 lines.extend(fault.objects.iter().map(|object| {

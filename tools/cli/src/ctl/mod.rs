@@ -1,16 +1,20 @@
 //! The clients of a running server: `octavo ctl`, `octavo ctl top` and `octavo record`.
 //!
 //! `connection` finds the server and sends requests; `answer` prints answers; `changes` adds and
-//! removes exports and partitions; `files` shows the files of mounts; `tables` and `numa` format
+//! removes exports and partitions; `files` shows the files of mounts; `events` shows events; `plan` shows and sets
+//! proposed sizes; `sets` draws how full sets are; `tables` and `numa` format
 //! answers for people; `names` lists names for shells.
 
 mod answer;
 mod changes;
 pub mod connection;
+mod events;
 mod files;
 pub mod names;
 mod numa;
+mod plan;
 pub mod record;
+mod sets;
 mod tables;
 mod top;
 
@@ -64,6 +68,8 @@ enum Question {
         #[arg(long)]
         watch: bool,
     },
+    /// Show the server's last events: moves of memory, stores that refuse, changes, warnings
+    Events(events::Events),
     /// Show the partitions with their sizes and limits
     Partitions(Json),
     /// Change settings of a partition: all of them, or none if one is refused
@@ -78,6 +84,14 @@ enum Question {
     },
     /// Estimate a partition's recent misses at other sizes
     Mrc {
+        partition: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Show the sizes that the reaper's plan aims at, and the misses that they would save
+    Plan(plan::Plan),
+    /// Show how full a partition's sets are, for debugging
+    Sets {
         partition: String,
         #[command(flatten)]
         json: Json,
@@ -176,9 +190,14 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
         Question::Partition(change) => change.ask(path),
         Question::Reload(reload) => reload.ask(path),
         Question::Files(files) => files.ask(path),
+        Question::Events(events) => events.ask(path),
         Question::Numa(json) => tell(json, path, &Request::new(Verb::Numa), numa::tables),
         Question::Mrc { partition, json } => {
             tell(json, path, &Request::about(Verb::Mrc, partition), tables::curve)
+        }
+        Question::Plan(plan) => plan.ask(path),
+        Question::Sets { partition, json } => {
+            tell(json, path, &Request::about(Verb::Sets, partition), |answer| sets::chart(partition, answer))
         }
         Question::Advise { partition, export, advice, offset, len } => {
             let request = Request::about(Verb::Advise, partition);

@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     loop {
         match connection.reply(&mut reader)? {
             Body::Recording(report) => progress.show(|| text(&report)),
-            Body::Progress(_) => {}
+            Body::Progress(_) | Body::Events(_) => {}
             Body::Ok(answer) => {
                 progress.clear();
                 let report: RecordingReport =

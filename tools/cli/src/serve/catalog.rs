@@ -298,7 +298,7 @@ impl Catalog {
         let mut state = self.lists();
         self.let_go(retired);
         state.exports.retain(|export| export.section.name.get_ref() != name);
-        log::info!("export \"{name}\" is removed");
+        log::info!(event = "changed", export = name; "export \"{name}\" is removed");
         Ok(())
     }
 
@@ -359,7 +359,7 @@ impl Catalog {
             self.remove_made(&partition);
             return Err(why);
         }
-        log::info!("partition \"{name}\" is added");
+        log::info!(event = "changed", partition = name.as_str(); "partition \"{name}\" is added");
         state.partitions.push(Owned { section, partition, is_in_file: false });
         Ok(())
     }
@@ -388,7 +388,7 @@ impl Catalog {
         }
         self.remove_made(&partition);
         state.partitions.retain(|owned| owned.partition.name() != name);
-        log::info!("partition \"{name}\" is removed");
+        log::info!(event = "changed", partition = name; "partition \"{name}\" is removed");
         Ok(())
     }
 

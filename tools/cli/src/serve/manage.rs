@@ -35,7 +35,7 @@ pub fn answer(
                 answer["share"] = share.get_ref().as_str().into();
             }
             let (partition, len_bytes) = catalog.add_export(section)?;
-            log::info!("export \"{name}\" is added");
+            log::info!(event = "changed", export = name; "export \"{name}\" is added");
             answer["partition"] = partition.into();
             answer["len_bytes"] = len_bytes.into();
             Ok(answer)
@@ -87,13 +87,23 @@ pub fn reload(
     match &result {
         Ok(changes) => {
             for change in changes {
-                log::info!("reload: {} \"{}\": {}", change.kind, change.name, change.change);
+                let Change { kind, name, change } = change;
+                let name = name.as_str();
+                match *kind {
+                    "partition" => {
+                        log::info!(event = "changed", partition = name; "reload: {kind} \"{name}\": {change}")
+                    }
+                    "export" => {
+                        log::info!(event = "changed", export = name; "reload: {kind} \"{name}\": {change}")
+                    }
+                    _ => log::info!(event = "changed"; "reload: {kind} \"{name}\": {change}"),
+                }
             }
-            log::info!("reload: the configuration is in force");
+            log::info!(event = "reload"; "reload: the configuration is in force");
         }
         Err(error) => {
             for line in error.lines() {
-                log::error!("reload: {line}");
+                log::error!(event = "reload"; "reload: {line}");
             }
         }
     }

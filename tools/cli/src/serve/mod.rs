@@ -42,6 +42,7 @@ use octavo_block::{Address, Server};
 use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, check};
 use crate::control::drain;
+use crate::control::events::{Event, EventLog};
 use crate::control::health::{Health, Phase};
 use crate::control::report::MountReport;
 use crate::control::server::Asked;
@@ -128,13 +129,19 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
         let (images, mounts) = (Arc::clone(&catalog.images), Arc::clone(&catalog.mounts));
         sockets::clients(catalog.server.traffic(), images, mounts, Arc::clone(&catalog.remotes))
     };
+    let events = config.listen.control.as_ref().map(|_| EventLog::start(cache)).transpose()?;
+    if let Some(events) = events.clone() {
+        logger::listen(move |record| events.add_record(record));
+    }
     let scraped_at = sockets::scrape(config, cache, &health, clients())?;
     catalog.apply(config.clone(), Purpose::Start, &mut |_| {})?;
     let control = sockets::control(config)?;
     let mounted = sockets::mount(config, cache)?;
     // Last: a client that finds this socket finds the others, too.
     sockets::listen(config, &catalog.server)?;
-    if let Some(listener) = &control {
+    if let (Some(listener), Some(events)) = (&control, &events) {
+        let text = format!("octavo {} serves: {}", env!("CARGO_PKG_VERSION"), catalog.summary());
+        events.add(Event::new("start", "info", text));
         let managed = catalog.clone();
         listener.serve(Asked {
             cache: cache.clone(),
@@ -146,6 +153,8 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
             started: Instant::now(),
             clients: clients(),
             waiting: Arc::default(),
+            events: Arc::clone(events),
+            followers: Arc::default(),
         })?;
     }
     reload_on(hung_up, catalog.clone())?;
@@ -162,7 +171,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     let signal = wait(&stopped, catalog, &health);
     health.enter(Phase::Draining, Instant::now());
     supervisor.stopping("no more clients; writing back dirty pages");
-    log::info!("{}: no more clients; writing back dirty pages", stop::name(signal));
+    log::info!(event = "drain"; "{}: no more clients; writing back dirty pages", stop::name(signal));
     catalog.stop();
     catalog.server.shutdown(GRACE);
     catalog.mounts.end(catalog.drain_timeout.get());
@@ -179,13 +188,20 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
         supervisor.extend(catalog.drain_timeout.get() + LAST_WORD);
     });
     catalog.recorders.stop_all();
-    let mut lost: Vec<String> = refusals.into_iter().map(drain::lost).collect();
+    let give_up = |refusal: drain::Refusal| {
+        let (name, line) = (refusal.name.clone(), drain::lost(refusal));
+        if let Some(events) = &events {
+            events.add(Event { object: Some(name), ..Event::new("given-up", "error", line.clone()) });
+        }
+        line
+    };
+    let mut lost: Vec<String> = refusals.into_iter().map(give_up).collect();
     if lost.is_empty() {
         // All objects have answered, so the mounts close their files soon.
         lost = catalog.mounts.close(catalog.drain_timeout.get());
     }
     if lost.is_empty() {
-        log::info!("drained: every acknowledged write is in its store");
+        log::info!(event = "drain"; "drained: every acknowledged write is in its store");
         return Ok(());
     }
     Err(Error::Failed(lost))

@@ -45,7 +45,7 @@ impl Catalog {
         let now = object.len_bytes();
         if now != former {
             self.server.announce_len(&object);
-            log::info!("export \"{name}\" is resized: {former} bytes -> {now} bytes");
+            log::info!(event = "changed", export = name; "export \"{name}\" is resized: {former} bytes -> {now} bytes");
         }
         changed.map(|()| (former, now)).map_err(|error| error.to_string())
     }

@@ -16,6 +16,7 @@ use crate::nbd_client::Client;
 use crate::server::{self, Directory, Server, Setup};
 
 const DASHBOARD: &str = include_str!("../../share/grafana/octavo.json");
+const OPERATING: &str = include_str!("../../../../docs/OPERATING.md");
 const RULES: &str = include_str!("../../share/prometheus/octavo.rules.yml");
 
 /// Functions and operators that the expressions may use before parentheses.
@@ -205,6 +206,22 @@ fn of_rules() -> Vec<(String, String)> {
         }
     }
     alerts
+}
+
+#[test]
+fn operating_md_explains_each_alert_with_its_severity() {
+    let explained: Vec<(&str, &str)> = OPERATING
+        .split("\n### ")
+        .skip(1)
+        .map(|section| {
+            let (name, text) = section.split_once('\n').unwrap();
+            (name, text.split('*').nth(1).unwrap().trim_end_matches('.'))
+        })
+        .collect();
+    let severities = RULES.lines().filter_map(|line| line.trim_start().strip_prefix("severity: "));
+    let rules = of_rules();
+    let alerts: Vec<(&str, &str)> = rules.iter().map(|(name, _)| name.as_str()).zip(severities).collect();
+    assert_eq!(explained, alerts);
 }
 
 /// A server that has had traffic of every kind.
