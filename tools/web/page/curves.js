@@ -56,14 +56,15 @@ function modelOf(name) {
   const curve = curveOf(name);
   const plan = planOf(name);
   const row = figures.recent.at(-1) && rowOf(figures.recent.at(-1), name);
-  const present = curve?.current_bytes ?? plan?.current_bytes ?? row?.amounts.allowed_bytes ?? 0;
+  // Limits count metadata, as the plan does, and the curve counts pages alone.
+  const present = plan?.current_bytes ?? curve?.current_bytes ?? row?.amounts.allowed_bytes ?? 0;
   const points = curve?.points ?? [];
   const demand = demandOf(name);
   const size = chosen.get(name) ?? present;
   const missesAt = (bytesOf) => (points.length > 0 ? ratioAt(points, bytesOf) * demand : null);
   return {
     name, points, present, size, demand, plan, why: curve?.why,
-    least: plan?.min_bytes ?? row?.amounts.min ?? 0,
+    least: Math.max(row?.amounts.min ?? 0, row?.amounts.low ?? 0),
     now: missesAt(present), then: missesAt(size), missesAt,
   };
 }
