@@ -6,8 +6,8 @@
 //! `recording`, `table`, `share`; `bench` -> `octavo`, `table`, `disk`, the front ends and `sim`;
 //! `python` -> `octavo`, `sim`; `cli` -> `bench`, `sim`, `web`, the front ends and most of the
 //! engine. `random`, `draw` and `web` depend on nothing. The lists of third-party crates keep
-//! protocols, command lines and vendors of metrics out of the engine. A new crate needs a line here,
-//! so that its place is decided on purpose.
+//! protocols, command lines and vendors of metrics out of the engine. A new crate needs a line
+//! here, so that its place is decided on purpose.
 
 use std::path::Path;
 use std::process::Command;

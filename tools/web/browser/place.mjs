@@ -1,9 +1,10 @@
 // A real server under load with the page in front of it, in a folder of its own.
 import { spawn } from "node:child_process";
+import net from "node:net";
+import { createInterface } from "node:readline";
 import { mkdtempSync, openSync, truncateSync, writeFileSync, closeSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { ask, standIn } from "./stand-in.mjs";
 
 export const TOKEN = "a-token-of-the-browser-suite";
 const PROGRAM = process.env.OCTAVO_PROGRAM;
@@ -27,7 +28,6 @@ export class Place {
     // Short: the paths of sockets may have 107 bytes.
     this.folder = mkdtempSync(join(tmpdir(), "octavo-web-"));
     this.children = new Set();
-    this.events = [];
     const config = ['[cache]\nmemory_max = "96MiB"'];
     for (const [name, keys] of Object.entries(PARTITIONS)) {
       const disk = this.path(`${name}.raw`);
@@ -36,7 +36,7 @@ export class Place {
       config.push(`[[partition]]\nname = "${name}"\n${keys}`,
         `[[export]]\nname = "${name}"\npath = "${disk}"\npartition = "${name}"`);
     }
-    config.push(`[listen]\nnbd = "unix:${this.path("nbd.sock")}"\ncontrol = "unix:${this.path("real.sock")}"`);
+    config.push(`[listen]\nnbd = "unix:${this.path("nbd.sock")}"\ncontrol = "unix:${this.path("control.sock")}"`);
     writeFileSync(this.path("octavo.toml"), config.join("\n"));
     writeFileSync(this.path("token"), TOKEN, { mode: 0o600 });
   }
@@ -57,8 +57,7 @@ export class Place {
 
   async start() {
     await this.startServer();
-    this.front = standIn(this.path("front.sock"), this.path("real.sock"), this.events);
-    this.web = this.run(PROGRAM, ["web", "--socket", this.path("front.sock"), "--listen", "127.0.0.1:0",
+    this.web = this.run(PROGRAM, ["web", "--socket", this.path("control.sock"), "--listen", "127.0.0.1:0",
       "--token-file", this.path("token"), "--record", this.path("figures.jsonl"), "--interval", "500ms"]);
     this.url = await new Promise((resolve, reject) => {
       this.web.stdout.once("data", (text) => resolve(String(text).split(" ")[0]));
@@ -70,7 +69,6 @@ export class Place {
     this.server = this.run(PROGRAM, ["serve", "--config", this.path("octavo.toml")]);
     this.server.stdout.resume();
     await until("the server listens", () => this.ask({ do: "stat" }));
-    this.event("start", "info", "the server has started");
     this.load();
   }
 
@@ -84,12 +82,20 @@ export class Place {
     this.fio.stdout.resume();
   }
 
-  event(kind, level, text, more = {}) {
-    this.events.push({ number: this.events.length + 1, time_ms: Date.now(), kind, level, text, ...more });
-  }
-
-  async ask(request) {
-    return (await ask(this.path("real.sock"), request)).ok;
+  // Asks the server; resolves to what its `ok` contains.
+  ask(request) {
+    return new Promise((resolve, reject) => {
+      const socket = net.connect(this.path("control.sock"), () => socket.write(`${JSON.stringify({ v: 1, ...request })}\n`));
+      const lines = createInterface({ input: socket });
+      lines.once("line", (line) => {
+        socket.destroy();
+        const { ok, error } = JSON.parse(line);
+        if (error) reject(new Error(error.message));
+        else resolve(ok);
+      });
+      for (const failed of [socket, lines]) failed.on("error", reject);
+      socket.once("close", () => reject(new Error("the server closed the connection")));
+    });
   }
 
   // Kills the server as a crash would.
@@ -97,7 +103,6 @@ export class Place {
     this.fio.kill("SIGKILL");
     this.server.kill("SIGKILL");
     await this.server.exited;
-    this.events.length = 0;
   }
 
   async report() {
@@ -108,7 +113,6 @@ export class Place {
   }
 
   async stop() {
-    this.front?.close();
     const exits = [...this.children].map((child) => {
       child.kill("SIGKILL");
       return child.exited;

@@ -84,7 +84,9 @@ for (const [width, theme] of [[1400, "light"], [1400, "dark"], [400, "light"], [
     assert.equal(tiles.length, 8);
     assert.match(tiles[0], /^\d+(\.\d)? %$/);
     assert.match(tiles[1], /\/s$/);
-    assert.deepEqual(await page.locator("#heat h3").allTextContents(), ["hit", "miss", "store", "write"]);
+    // Under load, some requests find their set busy.
+    const kinds = (await page.locator("#heat h3").allTextContents()).filter((kind) => kind !== "bypass");
+    assert.deepEqual(kinds, ["hit", "miss", "store", "write"]);
     const isWide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
     assert.equal(isWide, false, "the page must not scroll sideways");
     assert.deepEqual(await grave(page), []);
@@ -148,7 +150,13 @@ test("the plan is applied with the token and not without it", async () => {
   const { page } = open;
   await filled(page);
   const apply = page.getByRole("button", { name: "Apply…" });
-  await page.getByRole("button", { name: "Take the plan’s sizes" }).click();
+  const changeSizes = async () => {
+    await page.getByRole("button", { name: "Take the plan’s sizes" }).click();
+    // The plan may be content with the present sizes.
+    await page.getByLabel("Size of vm2").focus();
+    await page.keyboard.press("PageDown");
+  };
+  await changeSizes();
   assert.ok(await apply.isDisabled(), "without the token");
   const token = page.getByLabel("Token", { exact: true });
   await token.fill("not-the-token-at-all");
@@ -157,7 +165,7 @@ test("the plan is applied with the token and not without it", async () => {
   await token.fill(TOKEN);
   await token.press("Enter");
   await page.getByText("Changes are allowed until this page is closed.").waitFor();
-  await page.getByRole("button", { name: "Take the plan’s sizes" }).click();
+  await changeSizes();
   const size = async (name) => Number(await page.getByLabel(`Size of ${name}`).inputValue());
   const wanted = await size("vm2");
   await apply.click();
@@ -176,17 +184,18 @@ test("the plan is applied with the token and not without it", async () => {
 });
 
 test("events are filtered by kind and by words", async () => {
-  place.event("moved", "info", "2 MiB from vm2 to vm1", { partition: "vm1", reason: "saves more misses" });
-  place.event("store-failed", "error", "\"db\": no space left on device", { object: "db" });
+  await place.ask({ do: "set", partition: "db", values: [["weight", "150"]] });
   const open = await opened(place.url);
   const { page } = open;
   await filled(page);
-  await page.getByText("saves more misses").waitFor();
-  await page.selectOption("#events-kind", "store-failed");
+  await page.locator("#events-list", { hasText: "weight=150" }).waitFor();
+  const all = await rows(page, "events-list");
+  await page.selectOption("#events-kind", "start");
   assert.equal(await rows(page, "events-list"), 1);
   await page.selectOption("#events-kind", "");
-  await page.fill("#events-text", "VM2 TO");
+  await page.fill("#events-text", "WEIGHT=150");
   assert.equal(await rows(page, "events-list"), 1);
+  assert.ok(all > 1);
   await page.fill("#events-text", "nothing like this");
   await page.getByText("No event matches.").waitFor();
   await close(open);

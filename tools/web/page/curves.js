@@ -56,14 +56,15 @@ function modelOf(name) {
   const curve = curveOf(name);
   const plan = planOf(name);
   const row = figures.recent.at(-1) && rowOf(figures.recent.at(-1), name);
-  const present = curve?.current_bytes ?? plan?.current_bytes ?? row?.amounts.allowed_bytes ?? 0;
+  // Limits count metadata, as the plan does, and the curve counts pages alone.
+  const present = plan?.current_bytes ?? curve?.current_bytes ?? row?.amounts.allowed_bytes ?? 0;
   const points = curve?.points ?? [];
   const demand = demandOf(name);
   const size = chosen.get(name) ?? present;
   const missesAt = (bytesOf) => (points.length > 0 ? ratioAt(points, bytesOf) * demand : null);
   return {
     name, points, present, size, demand, plan, why: curve?.why,
-    least: plan?.min_bytes ?? row?.amounts.min ?? 0,
+    least: Math.max(row?.amounts.min ?? 0, row?.amounts.low ?? 0),
     now: missesAt(present), then: missesAt(size), missesAt,
   };
 }
@@ -130,11 +131,14 @@ function drawBound(models, bound) {
 function makeCard(name) {
   const input = el("input", { type: "range", min: 0, step: 1, "aria-label": `Size of ${name}` });
   input.addEventListener("input", () => {
-    chosen.set(name, Number(input.value));
+    // The slider begins at 0, below its curve's origin, and stops at the partition's min.
+    chosen.set(name, Math.max(card.least, Number(input.value)));
+    input.value = chosen.get(name);
     drawCurves();
   });
   const card = {
     input,
+    least: 0,
     title: el("h3", {}, swatch(numberOf(name)), name),
     told: el("p", { class: "told" }),
     plot: svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curve", role: "img" }),
@@ -148,9 +152,8 @@ function drawCard(card, model, bound) {
   const { name, points, present, size, now, then } = model;
   const step = Math.max(MIB, Math.round(bound / STEPS / MIB) * MIB);
   const most = Math.max(bound, size);
-  Object.assign(card.input, { min: model.least, max: most, step: 1 });
-  card.step = step;
-  card.input.step = step;
+  card.least = model.least;
+  Object.assign(card.input, { max: most, step });
   // The server's sizes need not be whole steps.
   if (Math.abs(Number(card.input.value) - size) > step / 2) card.input.value = size;
   const told = then === null ? "" : `, ${amount(then)} misses per second predicted`;
@@ -159,9 +162,10 @@ function drawCard(card, model, bound) {
     el("b", {}, bytes(size)), size === present ? " as now" : ` from ${bytes(present)}`,
     el("span", { class: "right" }, then === null ? "" : perSecond(then), " ",
       size === present ? "" : changed(now, then)));
-  const measured = latest(DEMAND_MS).length > 0 ? `${perSecond(model.demand)} looked up` : "";
-  const plan = model.plan ? `plan ${bytes(model.plan.proposed_bytes)} · ` : "";
-  card.foot.textContent = `${plan}${measured}`;
+  card.foot.textContent = [
+    model.plan ? `plan ${bytes(model.plan.proposed_bytes)}` : "", model.least > 0 ? `min ${bytes(model.least)}` : "",
+    `${perSecond(model.demand)} looked up`,
+  ].filter(Boolean).join(" · ");
   drawPlot(card.plot, model, most);
   card.plot.setAttribute("aria-label", points.length === 0 ? `${name}: no curve yet`
     : `Miss ratio of ${name} by size: ${percent(ratioAt(points, present), 1)} at ${bytes(present)}, `

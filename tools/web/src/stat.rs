@@ -56,7 +56,7 @@ pub struct PartitionStat {
     /// Its limits; from `partitions`.
     #[serde(skip)]
     pub limits: Limits,
-    /// How long requests took, by kind: those of its exports, or from `latency`.
+    /// How long requests took, by kind: those of its exports, and those from `latency`.
     #[serde(skip)]
     pub times: BTreeMap<String, Times>,
 }
@@ -158,7 +158,7 @@ impl Stat {
         }
     }
 
-    /// Takes the times from the answer to `latency`, which has more kinds than `stat`.
+    /// Adds the kinds that only the answer to `latency` has.
     pub fn add_latency(&mut self, answer: &Value) {
         let numbers = |value: &Value| -> Vec<u64> {
             value.as_array().into_iter().flatten().take(BUCKETS_MAX).filter_map(Value::as_u64).collect()
@@ -177,7 +177,8 @@ impl Stat {
                     sum_ns: told["sum_us"].as_u64().unwrap_or(0).saturating_mul(1000),
                     buckets: buckets.collect(),
                 };
-                partition.times.insert(kind.clone(), times);
+                // The buckets of `stat` are finer.
+                partition.times.entry(kind.clone()).or_insert(times);
             }
         }
     }

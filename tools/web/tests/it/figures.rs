@@ -27,8 +27,8 @@ fn an_interval_has_the_differences_of_counters_and_the_amounts_at_its_end() {
     assert_eq!(history["recent"][0]["partitions"][1]["name"], "p1");
 }
 
-/// The kinds `store` and `bypass` are only in the answer to `latency`, whose counts have one bucket
-/// more than there are bounds.
+/// The kinds `store` and `bypass` are only in the answer to `latency`. Its last bucket may have no
+/// bound. The kinds that `stat` has keep their finer buckets.
 #[test]
 fn the_latency_verb_adds_kinds_to_those_of_exports() {
     let folder = tempfile::tempdir().unwrap();
@@ -37,7 +37,9 @@ fn the_latency_verb_adds_kinds_to_those_of_exports() {
         Some("latency") => {
             asked += 1;
             let store = json!({"counts": [asked, 0, 2 * asked], "count": 3 * asked, "sum_us": 7 * asked, "max_us": 9});
-            ok(json!({"bounds_us": [1, 2], "partitions": [{"name": "p0", "kinds": {"store": store}}]}))
+            ok(
+                json!({"bounds_us": [1, 2], "partitions": [{"name": "p0", "kinds": {"store": store, "hit": store}}]}),
+            )
         }
         _ => others(request),
     });
