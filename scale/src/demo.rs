@@ -10,6 +10,8 @@ use crate::figures::{ClusterReport, DemoReport, Pass, ProcessReport, SingleRepor
 use crate::options::Options;
 use crate::processes::{Process, Server};
 use crate::report;
+#[cfg(feature = "ballista")]
+use crate::room::Room;
 use crate::route::Routing;
 
 /// Memory that holds all blocks of the queries at scale factor 1.
@@ -82,11 +84,11 @@ pub async fn demo(data: &Path, options: &Options) -> Result<()> {
     }
     #[cfg(feature = "ballista")]
     if wanted("ballista") {
+        let room = Room { memory_bytes: AMPLE_BYTES, ..options.room()? };
         for &count in &workers {
             for routing in Routing::ALL {
                 eprintln!("{count} executors of Ballista, {}", routing.name());
-                let measured =
-                    crate::ballista::measure(&server, count, routing, AMPLE_BYTES, &queries).await?;
+                let measured = crate::ballista::measure(&server, count, routing, &room, &queries).await?;
                 report.ballista.push(measured);
                 write(&mut report, options)?;
             }

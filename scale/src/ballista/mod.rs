@@ -63,7 +63,7 @@ impl Cluster {
         server: &Server,
         count: usize,
         routing: Routing,
-        room_bytes: u64,
+        room: &Room,
         folder: &Path,
     ) -> Result<Cluster> {
         let port = server.port.to_string();
@@ -82,7 +82,9 @@ impl Cluster {
                 "--scheduler",
                 &scheduler_port.to_string(),
                 "--memory",
-                &room_bytes.to_string(),
+                &room.memory_bytes.to_string(),
+                "--page",
+                &room.page_bytes.to_string(),
                 "--directory",
                 &folder.join(&name).display().to_string(),
             ];
@@ -135,18 +137,18 @@ impl Cluster {
     }
 }
 
-/// Runs the queries cold and warm, each pass in a session of its own, with executors that have
-/// `room_bytes` each.
+/// Runs the queries cold and warm, each pass in a session of its own. Each executor has a cache with
+/// the memory and the pages of `room`.
 pub async fn measure(
     server: &Server,
     count: usize,
     routing: Routing,
-    room_bytes: u64,
+    room: &Room,
     queries: &[u32],
 ) -> Result<ClusterReport> {
     server.reset().await?;
     let folder = std::env::temp_dir().join(format!("octavo-scale-{}-ballista", std::process::id()));
-    let mut cluster = Cluster::start(server, count, routing, room_bytes, &folder).await?;
+    let mut cluster = Cluster::start(server, count, routing, room, &folder).await?;
     let mut passes = Vec::new();
     for name in ["cold", "warm"] {
         passes.push(cluster.pass(name, queries).await?);
@@ -154,5 +156,5 @@ pub async fn measure(
     let stat = server.stat().await?;
     let memory = measure::stat(cluster.executors.iter_mut()).await?.resident_memory_bytes;
     cluster.end().await?;
-    Ok(measure::report(&stat, count, routing, room_bytes, memory, passes))
+    Ok(measure::report(&stat, count, routing, room.memory_bytes, memory, passes))
 }
