@@ -43,11 +43,6 @@ impl Routing {
             Routing::Default => "as shipped",
         }
     }
-
-    pub fn from_name(name: &str) -> crate::error::Result<Routing> {
-        let known = Routing::ALL.into_iter().find(|routing| routing.name() == name);
-        known.ok_or_else(|| format!("{name}: affinity, random or \"as shipped\" is needed").into())
-    }
 }
 
 /// The score of a worker for a file.

@@ -37,7 +37,9 @@ pub async fn run(command: &str, options: &Options) -> Result<()> {
     let port = options.get("port", "")?;
     match command {
         "ballista-scheduler" => {
-            let routing = Routing::from_name(&options.get::<String>("routing", "affinity")?)?;
+            let name: String = options.get("routing", Routing::Affinity.name())?;
+            let known = Routing::ALL.into_iter().find(|routing| routing.name() == name);
+            let routing = known.ok_or("--routing: affinity, random or 'as shipped' is needed")?;
             scheduler::schedule(routing, port).await
         }
         _ => {
@@ -110,7 +112,10 @@ impl Cluster {
     async fn session(&self) -> Result<SessionContext> {
         let mut config = SessionConfig::new_with_ballista();
         if self.routing != Routing::Default {
-            config.options_mut().optimizer.repartition_file_scans = false;
+            // Files are not cut. Nor does the adaptive planner make a table of many files one
+            // partition, which every task of the stage that probes it would read: it asks for this
+            // length, and not for `repartition_file_scans`.
+            config.options_mut().optimizer.repartition_file_min_size = usize::MAX;
         }
         let room = Room { memory_bytes: 0, disk_bytes: 0, directory: PathBuf::new(), page_bytes: 0 };
         let opened = stores::open(Kind::Direct, self.server.port, COORDINATOR, &room).await?;
