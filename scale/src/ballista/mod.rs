@@ -50,17 +50,17 @@ pub async fn run(command: &str, options: &Options) -> Result<()> {
     }
 }
 
-/// A scheduler, its executors, and the folder of what the executors exchange.
+/// A scheduler and its executors.
 struct Cluster {
     server: Server,
     routing: Routing,
     scheduler: Process,
     scheduler_port: u16,
     executors: Vec<Process>,
-    folder: PathBuf,
 }
 
 impl Cluster {
+    /// Starts the processes. What the executors exchange is in `folder`.
     async fn start(
         server: &Server,
         count: usize,
@@ -92,14 +92,7 @@ impl Cluster {
             ];
             executors.push(Process::start(&arguments.map(str::to_owned))?);
         }
-        let mut cluster = Cluster {
-            server: server.clone(),
-            routing,
-            scheduler,
-            scheduler_port,
-            executors,
-            folder: folder.to_owned(),
-        };
+        let mut cluster = Cluster { server: server.clone(), routing, scheduler, scheduler_port, executors };
         // The files' owners are chosen among the executors that the scheduler knows.
         let known: usize = cluster.scheduler.ask(&count.to_string()).await?;
         match known == count {
@@ -137,8 +130,7 @@ impl Cluster {
         for executor in self.executors {
             executor.end().await?;
         }
-        self.scheduler.end().await?;
-        Ok(std::fs::remove_dir_all(&self.folder)?)
+        self.scheduler.end().await
     }
 }
 
@@ -153,13 +145,21 @@ pub async fn measure(
 ) -> Result<ClusterReport> {
     server.reset().await?;
     let folder = std::env::temp_dir().join(format!("octavo-scale-{}-ballista", std::process::id()));
-    let mut cluster = Cluster::start(server, count, routing, room, &folder).await?;
-    let mut passes = Vec::new();
-    for name in ["cold", "warm"] {
-        passes.push(cluster.pass(name, queries).await?);
-    }
-    let stat = server.stat().await?;
-    let memory = measure::stat(cluster.executors.iter_mut()).await?.resident_memory_bytes;
-    cluster.end().await?;
-    Ok(measure::report(&stat, count, routing, room.memory_bytes, memory, passes))
+    std::fs::create_dir_all(&folder)?;
+    let measured = async {
+        let mut cluster = Cluster::start(server, count, routing, room, &folder).await?;
+        let mut passes = Vec::new();
+        for name in ["cold", "warm"] {
+            passes.push(cluster.pass(name, queries).await?);
+        }
+        let stat = server.stat().await?;
+        let memory = measure::stat(cluster.executors.iter_mut()).await?.resident_memory_bytes;
+        cluster.end().await?;
+        Ok(measure::report(&stat, count, routing, room.memory_bytes, memory, passes))
+    };
+    let measured = measured.await;
+    let removed = std::fs::remove_dir_all(&folder);
+    let report = measured?;
+    removed?;
+    Ok(report)
 }
