@@ -18,6 +18,7 @@ use datafusion::datasource::physical_plan::FileGroup;
 use datafusion::error::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_expr::Distribution;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
@@ -74,15 +75,26 @@ pub fn file_of(plan: &Arc<dyn ExecutionPlan>, partition: usize) -> Option<&str> 
         }
         return None;
     }
-    plan.children().into_iter().find_map(|child| file_of(child, partition))
+    // An input that every task reads whole, such as the build side of a join, has no say in where a
+    // partition of the others is read.
+    let wanted = plan.input_distribution_requirements();
+    let whole =
+        wanted.per_child_distributions().map(|wanted| matches!(wanted, Distribution::SinglePartition));
+    let (whole, parted): (Vec<_>, Vec<_>) =
+        plan.children().into_iter().zip(whole).partition(|(_, whole)| *whole);
+    parted.into_iter().chain(whole).find_map(|(child, _)| file_of(child, partition))
 }
 
 #[cfg(test)]
 pub mod tests {
     use datafusion::arrow::datatypes::{DataType, Field, Schema};
+    use datafusion::common::JoinType;
     use datafusion::datasource::listing::PartitionedFile;
     use datafusion::datasource::object_store::ObjectStoreUrl;
     use datafusion::datasource::physical_plan::{FileScanConfigBuilder, ParquetSource};
+    use datafusion::physical_expr::PhysicalExpr;
+    use datafusion::physical_expr::expressions::Column;
+    use datafusion::physical_plan::joins::{HashJoinExecBuilder, PartitionMode};
 
     use super::*;
 
@@ -103,6 +115,21 @@ pub mod tests {
         assert_eq!(plan.output_partitioning().partition_count(), 3);
         let files: Vec<_> = (0..3).map(|partition| file_of(&plan, partition)).collect();
         assert_eq!(files, [Some("a"), Some("b"), Some("c")]);
+    }
+
+    /// The first partition of each probed table went to the owner of the small table before it.
+    #[test]
+    fn a_partition_of_a_join_is_one_of_the_probed_side() {
+        let key = || Arc::new(Column::new("key", 0)) as Arc<dyn PhysicalExpr>;
+        let join = HashJoinExecBuilder::new(
+            scan(&[&["small"]]),
+            scan(&[&["a"], &["b"]]),
+            vec![(key(), key())],
+            JoinType::Inner,
+        );
+        let join = join.with_partition_mode(PartitionMode::CollectLeft).build();
+        let join: Arc<dyn ExecutionPlan> = Arc::new(join.expect("the keys have one type"));
+        assert_eq!([file_of(&join, 0), file_of(&join, 1)], [Some("a"), Some("b")]);
     }
 
     #[test]

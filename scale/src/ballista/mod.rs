@@ -157,7 +157,7 @@ pub async fn measure(
         cluster.end().await?;
         Ok(measure::report(&stat, count, routing, room.memory_bytes, memory, passes))
     };
-    let measured = measured.await;
+    let measured: Result<ClusterReport> = measured.await;
     let removed = std::fs::remove_dir_all(&folder);
     let report = measured?;
     removed?;
