@@ -1,5 +1,5 @@
-//! Ballista over a scheduler and executors that are processes: GETs and bytes with each routing, and
-//! what is cached where.
+//! Ballista over a scheduler and executors that are processes: GETs and bytes with each routing,
+//! and what is cached where.
 //!
 //! | file | idea |
 //! |---|---|
@@ -134,8 +134,8 @@ impl Cluster {
     }
 }
 
-/// Runs the queries cold and warm, each pass in a session of its own. Each executor has a cache with
-/// the memory and the pages of `room`.
+/// Runs the queries cold and warm, each pass in a session of its own. Each executor has a cache
+/// with the memory and the pages of `room`.
 pub async fn measure(
     server: &Server,
     count: usize,
