@@ -1,15 +1,21 @@
 #!/bin/sh
 # Makes the data, builds the program, runs the demonstration and writes RESULTS.md.
 #
-#   ./demo.sh [--sf 1] [any option of `scale demo`, such as --queries 1,6,14 --workers 1,2,4]
+#   ./demo.sh [--sf 1] [--profile release] [any option of `scale demo`, such as --queries 1,6,14
+#             --workers 1,2,4 --parts single,routing,room,leave,ballista]
 set -eu
 cd "$(dirname "$0")"
 
 sf=1
-if [ "${1:-}" = --sf ]; then
-    sf=$2
+profile=release
+while :; do
+    case "${1:-}" in
+        --sf) sf=$2 ;;
+        --profile) profile=$2 ;;
+        *) break ;;
+    esac
     shift 2
-fi
+done
 
 # The generator is a program on PyPI. It gets an environment of its own.
 generate() {
@@ -31,5 +37,10 @@ if [ ! -d "data/sf$sf" ]; then
     mv "data/sf$sf.part" "data/sf$sf"
 fi
 
-cargo build --release --locked
-exec target/release/scale demo --data "data/sf$sf" --out RESULTS.md --json target/results.json "$@"
+# Only the part that needs Ballista pays for building it.
+case " $* " in
+    *ballista*) features=ballista ;;
+    *) features= ;;
+esac
+cargo build --profile "$profile" --features "$features" --locked
+exec "target/$profile/scale" demo --data "data/sf$sf" --out RESULTS.md --json target/results.json "$@"

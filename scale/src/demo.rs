@@ -10,6 +10,8 @@ use crate::figures::{ClusterReport, DemoReport, Pass, ProcessReport, SingleRepor
 use crate::options::Options;
 use crate::processes::{Process, Server};
 use crate::report;
+#[cfg(feature = "ballista")]
+use crate::room::Room;
 use crate::route::Routing;
 
 /// Memory that holds all blocks of the queries at scale factor 1.
@@ -27,6 +29,11 @@ pub async fn demo(data: &Path, options: &Options) -> Result<()> {
     let workers: Vec<usize> = options.list("workers", "1,2,4")?;
     let parts: Vec<String> = options.list("parts", "single,routing,room,leave")?;
     let wanted = |part: &str| parts.iter().any(|wanted| wanted == part);
+    if wanted("ballista") && !cfg!(feature = "ballista") {
+        return Err("--parts ballista: this program was built without Ballista; \
+                    build it with --features ballista"
+            .into());
+    }
     let delay = Duration::from_millis(options.get("delay-ms", "30")?);
     let (server_process, server) = start_server(data).await?;
     let files = files_of(data)?;
@@ -73,6 +80,19 @@ pub async fn demo(data: &Path, options: &Options) -> Result<()> {
         eprintln!("{count} workers, of which one leaves and returns");
         let left = distributed::leave_and_return(&server, count, AMPLE_BYTES, &queries, &paths).await?;
         report.leave = Some(left);
+        write(&mut report, options)?;
+    }
+    #[cfg(feature = "ballista")]
+    if wanted("ballista") {
+        let room = Room { memory_bytes: AMPLE_BYTES, ..options.room()? };
+        for &count in &workers {
+            for routing in Routing::ALL {
+                eprintln!("{count} executors of Ballista, {}", routing.name());
+                let measured = crate::ballista::measure(&server, count, routing, &room, &queries).await?;
+                report.ballista.push(measured);
+                write(&mut report, options)?;
+            }
+        }
     }
     server_process.end().await?;
     write(&mut report, options)?;
@@ -189,6 +209,12 @@ fn compare(report: &mut DemoReport) {
     for cluster in report.clusters.iter().chain(&report.scarce) {
         for pass in &cluster.passes {
             passes.push((format!("{} workers, {}, {}", cluster.workers, cluster.routing, pass.name), pass));
+        }
+    }
+    for cluster in &report.ballista {
+        for pass in &cluster.passes {
+            let (count, routing) = (cluster.workers, &cluster.routing);
+            passes.push((format!("{count} executors of Ballista, {routing}, {}", pass.name), pass));
         }
     }
     for pass in report.leave.iter().flat_map(|leave| &leave.passes) {

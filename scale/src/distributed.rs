@@ -9,7 +9,8 @@ use datafusion_distributed::{DistributedExt, SessionStateBuilderExt};
 use url::Url;
 
 use crate::error::Result;
-use crate::figures::{ClusterReport, Counts, LeaveReport, Pass, Ran};
+use crate::figures::{ClusterReport, Counts, LeaveReport, Pass};
+use crate::measure::{self, WORKER, name_of};
 use crate::processes::{Process, Server};
 use crate::room::Room;
 use crate::route::{Routing, Workers, owner};
@@ -19,9 +20,6 @@ use crate::stores::{self, Kind};
 use crate::tpch;
 use crate::worker::WorkerStat;
 
-/// The client names of workers begin with this.
-const WORKER: &str = "worker-";
-
 /// Worker processes, and a session that plans for them.
 pub struct Cluster {
     server: Server,
@@ -30,10 +28,6 @@ pub struct Cluster {
     workers: Workers,
     context: SessionContext,
     routing: Routing,
-}
-
-fn name_of(number: usize) -> String {
-    format!("{WORKER}{number}")
 }
 
 impl Cluster {
@@ -104,33 +98,12 @@ impl Cluster {
     }
 
     async fn worker_stats(&mut self) -> Result<WorkerStat> {
-        let mut sum = WorkerStat::default();
-        for (process, _) in self.processes.iter_mut().flatten() {
-            let stat: WorkerStat = process.ask("stat").await?;
-            sum.cache.hit_bytes += stat.cache.hit_bytes;
-            sum.cache.miss_bytes += stat.cache.miss_bytes;
-            sum.cache.resident_bytes += stat.cache.resident_bytes;
-            sum.resident_memory_bytes += stat.resident_memory_bytes;
-        }
-        Ok(sum)
+        measure::stat(self.processes.iter_mut().flatten().map(|(process, _)| process)).await
     }
 
     /// Runs all queries, one after the other.
     pub async fn pass(&mut self, name: &str, queries: &[u32]) -> Result<Pass> {
-        let mut now = self.server.stat().await?;
-        let mut ran = Vec::new();
-        for &query in queries {
-            let rows = tpch::run(&self.context, query).await?;
-            let then = std::mem::replace(&mut now, self.server.stat().await?);
-            ran.push(Ran {
-                query,
-                seconds: rows.seconds,
-                rows: rows.count,
-                digest: rows.digest,
-                server: now.of(WORKER) - then.of(WORKER),
-                coordinator: now.of(COORDINATOR) - then.of(COORDINATOR),
-            });
-        }
+        let ran = measure::run(&self.server, &self.context, queries).await?;
         let cache = self.worker_stats().await?.cache;
         Ok(Pass { name: name.to_owned(), ran, before: Counts::default(), cache })
     }
@@ -145,16 +118,9 @@ impl Cluster {
 
     async fn report(&mut self, passes: Vec<Pass>) -> Result<ClusterReport> {
         let stat = self.server.stat().await?;
-        let workers = stat.clients.iter().filter(|(name, _)| name.starts_with(WORKER));
-        Ok(ClusterReport {
-            workers: self.processes.len(),
-            routing: self.routing.name().to_owned(),
-            room_bytes: self.room_bytes,
-            copies_bytes: workers.map(|(_, client)| client.distinct_bytes).sum(),
-            distinct_bytes: stat.distinct_bytes,
-            resident_memory_bytes: self.worker_stats().await?.resident_memory_bytes,
-            passes,
-        })
+        let memory = self.worker_stats().await?.resident_memory_bytes;
+        let count = self.processes.len();
+        Ok(measure::report(&stat, count, self.routing, self.room_bytes, memory, passes))
     }
 }
 

@@ -201,6 +201,9 @@ pub struct DemoReport {
     /// Room for 1.2 times the distinct bytes of the queries, divided by the number of workers.
     pub scarce: Vec<ClusterReport>,
     pub leave: Option<LeaveReport>,
+    /// Executors of Ballista, with room for everything.
+    #[serde(default)]
+    pub ballista: Vec<ClusterReport>,
     /// Runs of queries whose rows were compared with those of an uncached run.
     pub compared: usize,
     pub different: Vec<String>,

@@ -7,17 +7,22 @@
 //! | `demo.rs`, `report.rs` | the whole demonstration; its tables |
 //! | `single.rs` | all queries in one process |
 //! | `distributed.rs`, `worker.rs`, `route.rs` | datafusion-distributed; which worker reads what |
+//! | `ballista/` | Ballista, with the feature `ballista` |
+//! | `measure.rs` | what is measured of workers, whichever engine they belong to |
 //! | `stores.rs`, `foyer_store.rs` | the stores that are compared |
 //! | `server.rs` | an S3 server that counts |
 //! | `tpch.rs` | tables and queries |
 //! | `options.rs`, `error.rs` | the command line; errors |
 //! | `processes.rs`, `figures.rs` | child processes; what they measure |
 
+#[cfg(feature = "ballista")]
+mod ballista;
 mod demo;
 mod distributed;
 mod error;
 mod figures;
 mod foyer_store;
+mod measure;
 mod options;
 mod processes;
 mod report;
@@ -52,6 +57,8 @@ async fn run() -> Result<()> {
             let name: String = options.get("name", "worker-0")?;
             worker::work(&name, kind, options.get("port", "")?, &options.room()?).await
         }
+        #[cfg(feature = "ballista")]
+        "ballista-scheduler" | "ballista-executor" => ballista::run(command, &options).await,
         "demo" => demo::demo(&data, &options).await,
         "report" => {
             let json = std::fs::read(options.get::<String>("json", "target/results.json")?)?;

@@ -10,12 +10,16 @@ use crate::tpch;
 
 pub const USAGE: &str =
     "usage: scale demo [--data FOLDER] [--queries 1,6,14] [--workers 1,2,4] [--parts single,\
-    routing,room,leave] [--delay-ms 30] [--json FILE] [--out FILE]
+    routing,room,leave,ballista] [--delay-ms 30] [--page BYTES] [--json FILE] [--out FILE]
        scale report [--json FILE]
        scale serve --data FOLDER [--delay-ms 0]
        scale single --port PORT --kind direct|octavo|octavo-tier|foyer [--memory BYTES] [--disk BYTES]
              [--directory FOLDER] [--passes cold,warm] [--queries 1,6,14]
-       scale worker --port PORT --name NAME [--kind KIND] [--memory BYTES]";
+       scale worker --port PORT --name NAME [--kind KIND] [--memory BYTES]
+       scale ballista-scheduler --port PORT [--routing affinity|random|'as shipped']
+       scale ballista-executor --port PORT --scheduler PORT --name NAME --directory FOLDER
+             [--kind KIND] [--memory BYTES]
+What has to do with Ballista needs a build with --features ballista. --page is for its executors.";
 
 /// The options of a command, such as `--port 80`.
 #[derive(Debug)]

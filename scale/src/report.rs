@@ -33,12 +33,14 @@ pub fn text(report: &DemoReport) -> Result<String> {
         side_by_side(&mut out, report)?;
         by_query(&mut out, report)?;
     }
-    clusters(&mut out, report)?;
-    cached(&mut out, &report.clusters)?;
+    clusters(&mut out, "Workers", &report.clusters, &report.queries)?;
+    cached(&mut out, "Copies", &report.clusters)?;
     room(&mut out, &report.scarce)?;
     if let Some(left) = &report.leave {
         leave(&mut out, left)?;
     }
+    clusters(&mut out, "Ballista, executors", &report.ballista, &report.queries)?;
+    cached(&mut out, "Ballista, copies", &report.ballista)?;
     Ok(out)
 }
 
@@ -156,16 +158,16 @@ fn cell(counts: Counts) -> String {
     format!("{} / {}", counts.gets, mb(counts.bytes))
 }
 
-fn clusters(out: &mut String, report: &DemoReport) -> Result<()> {
-    let mut counts: Vec<usize> = report.clusters.iter().map(|cluster| cluster.workers).collect();
+fn clusters(out: &mut String, title: &str, clusters: &[ClusterReport], queries: &[u32]) -> Result<()> {
+    let mut counts: Vec<usize> = clusters.iter().map(|cluster| cluster.workers).collect();
     counts.dedup();
     for count in counts {
         writeln!(
             out,
-            "\n## Workers: {count}\n\nRequests of the workers; those of the coordinator, which reads footers \
+            "\n## {title}: {count}\n\nRequests of the workers; those of the coordinator, which reads footers \
              to plan, are not in it.\nEach cell: GETs / MB."
         )?;
-        let of_count = || report.clusters.iter().filter(|cluster| cluster.workers == count);
+        let of_count = || clusters.iter().filter(|cluster| cluster.workers == count);
         let mut names = vec!["query".to_owned()];
         let mut columns = Vec::new();
         for (pass, name) in ["cold", "warm"].into_iter().enumerate() {
@@ -175,7 +177,7 @@ fn clusters(out: &mut String, report: &DemoReport) -> Result<()> {
             }
         }
         head(out, &names.iter().map(String::as_str).collect::<Vec<_>>());
-        for (index, query) in report.queries.iter().enumerate() {
+        for (index, query) in queries.iter().enumerate() {
             let mut cells = vec![query.to_string()];
             cells.extend(columns.iter().map(|pass| cell(pass.ran[index].server)));
             row(out, &cells);
@@ -194,13 +196,13 @@ fn clusters(out: &mut String, report: &DemoReport) -> Result<()> {
     Ok(())
 }
 
-fn cached(out: &mut String, clusters: &[ClusterReport]) -> Result<()> {
+fn cached(out: &mut String, title: &str, clusters: &[ClusterReport]) -> Result<()> {
     if clusters.is_empty() {
         return Ok(());
     }
     writeln!(
         out,
-        "\n## Copies\n\nBytes that are cached after both passes, through the distinct bytes that any worker \
+        "\n## {title}\n\nBytes that are cached after both passes, through the distinct bytes that any worker \
          fetched. With\naffinity, at most 1.05 is wanted."
     )?;
     head(out, &["workers, routing", "distinct MB", "fetched MB", "resident MB", "resident / distinct"]);

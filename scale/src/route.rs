@@ -27,8 +27,9 @@ pub enum Routing {
     Affinity,
     /// Each file to a random worker, another one in each scan.
     Random,
-    /// As datafusion-distributed does it without our handlers: files are cut into equal ranges,
-    /// and a stage's tasks go to the workers in turn, beginning with a random one.
+    /// As the engine does it without us. datafusion-distributed cuts files into equal ranges, and
+    /// sends a stage's tasks to the workers in turn, beginning with a random one. Ballista deals
+    /// groups of files to the executors with the most free cores.
     Default,
 }
 
@@ -45,7 +46,7 @@ impl Routing {
 }
 
 /// The score of a worker for a file.
-fn score(worker: &str, key: &str) -> u64 {
+pub fn score(worker: &str, key: &str) -> u64 {
     let mut hash = Sha256::new();
     hash.update(worker.as_bytes());
     hash.update([0]);
@@ -175,7 +176,8 @@ impl WorkerResolver for Workers {
     }
 }
 
-fn scan_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
+/// The files that a leaf of a plan scans. `None` for other nodes.
+pub fn scan_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
     plan.downcast_ref::<DataSourceExec>()?.data_source().downcast_ref::<FileScanConfig>()
 }
 

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::figures::{CacheFigures, resident_memory};
 use crate::room::Room;
 use crate::server::BUCKET;
-use crate::stores::{self, Kind};
+use crate::stores::{self, Kind, Opened};
 
 /// What a worker answers.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -35,6 +35,11 @@ pub async fn work(name: &str, kind: Kind, port: u16, room: &Room) -> Result<()> 
     println!("{}", listener.local_addr()?.port());
     let service = Server::builder().add_service(worker.into_worker_server());
     tokio::spawn(service.serve_with_incoming(TcpIncoming::from(listener)));
+    answer(&opened).await
+}
+
+/// Answers each line of the standard input with this worker's figures, until the parent has gone.
+pub async fn answer(opened: &Opened) -> Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while lines.next_line().await?.is_some() {
         let stat = WorkerStat { cache: opened.figures(), resident_memory_bytes: resident_memory().0 };
