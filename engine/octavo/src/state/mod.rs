@@ -5,6 +5,7 @@
 pub(crate) mod bell;
 pub(crate) mod costs;
 pub(crate) mod counters;
+pub(crate) mod expected;
 pub(crate) mod history;
 pub(crate) mod monitor;
 pub(crate) mod nodes;

@@ -9,6 +9,7 @@ mod backends;
 mod basics;
 mod batch;
 mod clearing;
+mod evacuation;
 mod extending;
 mod failing;
 mod fixture;
