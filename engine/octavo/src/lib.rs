@@ -82,7 +82,7 @@ pub use api::cache::Cache;
 pub use api::charge::Charge;
 pub use api::owned_pin::OwnedPin;
 pub use api::pin::{Pin, PinOrCopy};
-pub use api::queue::Queue;
+pub use api::queue::{Queue, QueueWaker};
 pub use api::recording::{Recording, Taken};
 pub use api::sizing::Sizing;
 pub use config::{CacheConfig, CacheMode, Limits, PartitionConfig, PolicyName};

@@ -7,11 +7,15 @@
 //! - **S2** A thread that becomes idle clears `busy`, then reads `stopping`, and waits only if the
 //!   connection is not being stopped.
 //!
-//! The later of the two sees the other's store, because all four accesses are SeqCst.
+//! The later of the two sees the other's store, because all four accesses are SeqCst. `estate.rs`
+//! describes S4, by which a connection leaves to another server.
 
+use crate::estate::HeldClient;
 use crate::socket::Socket;
 use crate::tls;
+use octavo::QueueWaker;
 use rustix::net::Shutdown;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::{fmt, io};
 
@@ -23,11 +27,42 @@ pub(crate) struct Connection {
     /// Requests are in flight, or replies unsent. A stop waits for them.
     busy: AtomicBool,
     stopping: AtomicBool,
+    leaving: AtomicBool,
+    /// Ends a wait of the connection's thread.
+    waker: OnceLock<QueueWaker>,
 }
 
 impl Connection {
     pub fn new(socket: Socket, who: String) -> Connection {
-        Connection { socket, who, busy: AtomicBool::new(false), stopping: AtomicBool::new(false) }
+        Connection {
+            socket,
+            who,
+            busy: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            waker: OnceLock::new(),
+        }
+    }
+
+    /// S4: the connection starts no further request, completes those in flight, and leaves its
+    /// state to another server. One that is not yet in transmission is stopped.
+    pub fn leave(&self) {
+        self.leaving.store(true, SeqCst);
+        match self.waker.get() {
+            Some(waker) => waker.wake(),
+            None => self.stop(),
+        }
+    }
+
+    /// Returns whether the connection leaves (S4).
+    pub fn leaving(&self) -> bool {
+        self.leaving.load(SeqCst)
+    }
+
+    /// S4. The connection's thread calls this when transmission begins.
+    pub fn set_waker(&self, waker: QueueWaker) {
+        // Only one thread ever sets it.
+        let _ = self.waker.set(waker);
     }
 
     /// S1: the connection answers new requests with `ESHUTDOWN`, completes those in flight, and
@@ -61,6 +96,10 @@ pub(crate) enum Hangup {
     Client,
     /// The server stopped the connection: it is shutting down, or retires the export.
     Shutdown,
+    /// A client of another server cannot be served on.
+    Successor(&'static str),
+    /// The connection is left to another server (S4).
+    Left(Box<HeldClient>),
     /// The client exceeded the time of the handshake or of the goodbye.
     Late,
     /// The socket failed.
@@ -93,7 +132,7 @@ impl From<io::Error> for Hangup {
 impl Hangup {
     /// Returns whether the end is ordinary and needs no warning.
     pub fn is_ordinary(&self) -> bool {
-        matches!(self, Hangup::Client | Hangup::Shutdown)
+        matches!(self, Hangup::Client | Hangup::Shutdown | Hangup::Left(_))
     }
 }
 
@@ -102,6 +141,8 @@ impl fmt::Display for Hangup {
         match self {
             Hangup::Client => f.write_str("the client left"),
             Hangup::Shutdown => f.write_str("the server closed the connection"),
+            Hangup::Successor(why) => write!(f, "the client of the former server is disconnected: {why}"),
+            Hangup::Left(_) => f.write_str("another server takes the connection over"),
             Hangup::Late => f.write_str("the client took too long (limits handshake_time, goodbye_time)"),
             Hangup::Socket(error) => write!(f, "the socket failed: {error}"),
             Hangup::Tls(error) => match error {

@@ -1,0 +1,130 @@
+//! How one server succeeds another, without a client that notices more than a pause: what the old
+//! one leaves ([`Server::hand_over`]), and what the new one takes ([`Server::inherit`],
+//! [`Server::adopt`]).
+//!
+//! The clients of vhost-user are disconnected. Their VMMs connect again, and their guests continue
+//! with the requests that were in flight (`vhost/inflight.rs`).
+
+use super::{Acceptor, NO_MEMORY, Serve, Server, Service, Shared};
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::estate::{Estate, HeldClient, HeldListener};
+use crate::nbd;
+use crate::socket::{Listener, Socket};
+use rustix::net::Shutdown;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What a server has from its predecessor, or leaves to its successor.
+#[derive(Default)]
+pub(super) struct Succession {
+    /// Sockets that nobody listens at yet.
+    pub inherited: Vec<HeldListener>,
+    /// The listeners that wait until the server opens. None: it is open.
+    pub waiting: Option<Vec<(Arc<Listener>, Service)>>,
+    /// Clients that have left.
+    pub left: Vec<HeldClient>,
+}
+
+impl Server {
+    /// Accepts no client until [`open`](Self::open), at whatever addresses the server listens from
+    /// now on.
+    pub fn hold(&self) {
+        self.shared.succession().waiting.get_or_insert_default();
+    }
+
+    /// Takes over sockets that another server has left. [`listen`](Self::listen) and
+    /// [`attach`](Self::attach) use them for their addresses.
+    pub fn inherit(&self, listeners: Vec<HeldListener>) {
+        self.shared.succession().inherited.extend(listeners);
+    }
+
+    /// Accepts clients. Closes the inherited sockets that nothing uses.
+    ///
+    /// # Errors
+    /// [`Error::Listen`]: the system refuses a thread.
+    pub fn open(&self) -> Result<(), Error> {
+        let mut succession = self.shared.succession();
+        let unused = std::mem::take(&mut succession.inherited);
+        let waiting = succession.waiting.take().unwrap_or_default();
+        drop(succession);
+        for held in unused {
+            log::info!("{}: no longer listened at", held.address);
+            // Dropping a listener removes its path.
+            drop(Listener::inherit(held, &self.shared.limits));
+        }
+        waiting.into_iter().try_for_each(|(listener, service)| self.shared.serve_at(listener, service))
+    }
+
+    /// Serves a client of another server on. A client that cannot be served any more is
+    /// disconnected, with a line in the log.
+    pub fn adopt(&self, client: HeldClient) {
+        self.shared.adopt(client);
+    }
+
+    /// Leaves the sockets and the clients to another server: accepts no more clients, completes the
+    /// requests in flight, and returns each NBD client at the end of a request. Closes the other
+    /// connections: those that use TLS, that are in the handshake, or have sent a part of a request
+    /// after `grace`. Then the server has no exports, and can only be dropped.
+    pub fn hand_over(&self, grace: Duration) -> Estate {
+        let shared = &self.shared;
+        shared.stopping.store(true, SeqCst);
+        let listeners = shared.leave_listeners();
+        let live: Vec<Arc<Connection>> = shared.connections().live.values().cloned().collect();
+        live.iter().for_each(|connection| connection.leave());
+        drop(live);
+        shared.wait_until_empty(grace);
+        for connection in shared.connections().live.values() {
+            connection.socket.shutdown(Shutdown::Both);
+        }
+        shared.wait_until_empty(super::LAST_GRACE);
+        shared.exports.all().iter().for_each(|served| shared.exports.remove(served));
+        Estate { listeners, clients: std::mem::take(&mut shared.succession().left) }
+    }
+}
+
+impl Shared {
+    pub(super) fn succession(&self) -> MutexGuard<'_, Succession> {
+        self.succession.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the threads of all listeners, and returns the sockets.
+    fn leave_listeners(&self) -> Vec<HeldListener> {
+        let mut left = Vec::new();
+        for Acceptor { listener, thread, .. } in std::mem::take(&mut *self.acceptors()) {
+            if let Err(error) = listener.close() {
+                log::warn!("{}: cannot end its thread: {error}", listener.address);
+                continue;
+            }
+            // A thread that panicked has reported that itself.
+            let _ = thread.join();
+            left.extend(Arc::into_inner(listener).map(Listener::leave));
+        }
+        left
+    }
+
+    fn adopt(self: &Arc<Self>, client: HeldClient) {
+        let mut connections = self.connections();
+        connections.accepted += 1;
+        let number = connections.accepted;
+        let HeldClient { socket, state } = client;
+        let who = format!("client {number}, taken over, at {}", address_of(&state.who));
+        let journal = self.journal.of("nbd").about(who.clone());
+        let Some(memory) = self.memory() else {
+            return journal.warn(format_args!("disconnected: {NO_MEMORY}"));
+        };
+        let connection = Arc::new(Connection::new(Socket::from(socket), who));
+        connections.live.insert(number, connection.clone());
+        drop(connections);
+        let serve: Serve = Box::new(move |shared, connection, journal| {
+            nbd::resume(connection, shared.house(), memory, &state, journal)
+        });
+        self.start(connection, number, "nbd", &journal, serve);
+    }
+}
+
+/// The address in a client's name, which may have been taken over before.
+fn address_of(who: &str) -> &str {
+    who.split_once(" at ").map_or(who, |(_, address)| address)
+}
