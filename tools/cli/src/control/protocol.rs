@@ -108,6 +108,8 @@ pub enum Verb {
     FilesEvict,
     /// Read the configuration again, and apply what changed.
     Reload,
+    /// Hand everything over to the server that asks, and end.
+    HandOver,
 }
 
 impl Verb {

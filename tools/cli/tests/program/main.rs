@@ -48,5 +48,6 @@ mod supervised;
 mod system_calls;
 mod tls;
 mod trace;
+mod upgrade;
 mod vhost;
 mod vm_page;
