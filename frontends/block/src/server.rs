@@ -10,6 +10,7 @@ use crate::address::Address;
 use crate::buffers::Loans;
 use crate::connection::{Connection, Hangup};
 use crate::error::Error;
+use crate::estate::{HeldClient, HeldListener};
 use crate::export::{Export, ExportStat, Exports, Served};
 use crate::journal::Journal;
 use crate::limits::Limits;
@@ -25,7 +26,6 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use succession::Succession;
 
 /// The stack of a connection's thread, in bytes. Untouched pages of it cost no memory.
 const STACK_BYTES: usize = 512 << 10;
@@ -90,6 +90,17 @@ struct Shared {
 struct Connections {
     live: HashMap<u64, Arc<Connection>>,
     accepted: u64,
+}
+
+/// What a server has from its predecessor, or leaves to its successor.
+#[derive(Default)]
+struct Succession {
+    /// Sockets that nobody listens at yet.
+    inherited: Vec<HeldListener>,
+    /// The listeners that wait until the server opens. None: it is open.
+    waiting: Option<Vec<(Arc<Listener>, Service)>>,
+    /// Clients that have left.
+    left: Vec<HeldClient>,
 }
 
 impl Server {
@@ -483,10 +494,13 @@ impl Shared {
         let left = succession.inherited.iter().position(|held| held.address == *address);
         let left = left.map(|at| succession.inherited.swap_remove(at));
         drop(succession);
-        match left {
-            Some(held) => Listener::inherit(held, &self.limits),
-            None => Listener::bind(address, &self.limits),
+        match left.map(|held| Listener::inherit(held, &self.limits)) {
+            Some(Ok(listener)) => return Ok(listener),
+            // Its path is gone, say. Clients that wait there have to connect again.
+            Some(Err(error)) => log::warn!("{error}: the former server's socket is not used"),
+            None => {}
         }
+        Listener::bind(address, &self.limits)
     }
 
     /// Gives a client its memory and its thread, or disconnects the client.

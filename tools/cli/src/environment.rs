@@ -42,8 +42,8 @@ pub struct Environment {
     descriptors: Vec<RawFd>,
     /// The number of the socket of a server that wants them.
     successor: Option<RawFd>,
-    /// The service manager keeps descriptors while this service restarts.
-    has_store: bool,
+    /// The most descriptors that the service manager keeps while this service restarts.
+    stored_max: usize,
 }
 
 impl Environment {
@@ -66,7 +66,7 @@ impl Environment {
             arguments: std::env::args_os().skip(1).collect(),
             descriptors: left.unwrap_or_else(stored_descriptors),
             successor: number(SUCCESSOR).and_then(|number| RawFd::try_from(number).ok()),
-            has_store: number("FDSTORE").is_some_and(|most| most > 0),
+            stored_max: number("FDSTORE").unwrap_or(0) as usize,
             home: path("HOME"),
             xdg_cache_home: path("XDG_CACHE_HOME"),
             xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
@@ -92,9 +92,10 @@ impl Environment {
         Some(descriptors::take(self.successor?)?.into())
     }
 
-    /// Whether the service manager keeps descriptors while this service restarts.
-    pub fn has_store(&self) -> bool {
-        self.has_store && self.notify_socket.is_some()
+    /// The most descriptors that the service manager keeps while this service restarts; 0 if it
+    /// keeps none.
+    pub fn stored_max(&self) -> usize {
+        self.notify_socket.as_ref().map_or(0, |_| self.stored_max)
     }
 
     /// The service manager.
@@ -159,8 +160,8 @@ impl Environment {
     }
 }
 
-/// The numbers of the descriptors that the service manager has kept (sd_listen_fds(3)), in the order
-/// of their names.
+/// The numbers of the descriptors that the service manager has kept (sd_listen_fds(3)), in the
+/// order of their names.
 fn stored_descriptors() -> Vec<RawFd> {
     let variable = |name: &str| std::env::var(name).ok();
     if variable("LISTEN_PID").is_none_or(|pid| pid != std::process::id().to_string()) {
@@ -210,7 +211,7 @@ mod tests {
             arguments: Vec::new(),
             descriptors: Vec::new(),
             successor: None,
-            has_store: false,
+            stored_max: 0,
         }
     }
 

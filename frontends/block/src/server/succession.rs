@@ -5,7 +5,7 @@
 //! The clients of vhost-user are disconnected. Their VMMs connect again, and their guests continue
 //! with the requests that were in flight (`vhost/inflight.rs`).
 
-use super::{Acceptor, NO_MEMORY, Serve, Server, Service, Shared};
+use super::{Acceptor, NO_MEMORY, Serve, Server, Shared, Succession};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::estate::{Estate, HeldClient, HeldListener};
@@ -15,17 +15,6 @@ use rustix::net::Shutdown;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// What a server has from its predecessor, or leaves to its successor.
-#[derive(Default)]
-pub(super) struct Succession {
-    /// Sockets that nobody listens at yet.
-    pub inherited: Vec<HeldListener>,
-    /// The listeners that wait until the server opens. None: it is open.
-    pub waiting: Option<Vec<(Arc<Listener>, Service)>>,
-    /// Clients that have left.
-    pub left: Vec<HeldClient>,
-}
 
 impl Server {
     /// Accepts no client until [`open`](Self::open), at whatever addresses the server listens from

@@ -140,9 +140,16 @@ fn serves(mut successor: &UnixStream) -> bool {
     }
 }
 
-/// Leaves everything to the service manager, which gives it to the next process. What it does not
-/// take is closed.
-pub fn store(catalog: &Catalog, pages: Option<File>, estate: Estate) {
+/// Leaves everything to the service manager, which gives it to the next process. It takes `most`
+/// descriptors; the last clients are disconnected if there are more.
+pub fn store(catalog: &Catalog, most: usize, pages: Option<File>, mut estate: Estate) {
+    let others = 2 + estate.listeners.len();
+    let clients = estate.clients.len();
+    estate.clients.truncate(most.saturating_sub(others));
+    if estate.clients.len() < clients {
+        let left = clients - estate.clients.len();
+        log::warn!("{left} clients are disconnected: FileDescriptorStoreMax is {most}");
+    }
     let inheritance = Inheritance { pages, estate, config: None };
     let stored = inheritance.into_descriptors().and_then(|descriptors| {
         descriptors.iter().enumerate().try_for_each(|(number, descriptor)| {

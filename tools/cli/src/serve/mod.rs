@@ -240,7 +240,7 @@ fn end(
         }
         Ending::Succession(_) => log::info!("another server takes over: writing back dirty pages"),
     }
-    let is_left = matches!(ending, Ending::Succession(_)) || environment.has_store();
+    let is_left = matches!(ending, Ending::Succession(_)) || environment.stored_max() > 0;
     catalog.stop();
     let estate = match is_left {
         true => catalog.server.hand_over(GRACE),
@@ -260,7 +260,7 @@ fn end(
     let pages = hand_over::evacuate(catalog)?;
     match ending {
         Ending::Signal(_) => {
-            hand_over::store(catalog, pages, estate);
+            hand_over::store(catalog, environment.stored_max(), pages, estate);
             Ok(())
         }
         Ending::Succession(successor) => {

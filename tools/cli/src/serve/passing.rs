@@ -17,6 +17,7 @@ use rustix::net::{
 use serde_json::json;
 
 use crate::control::protocol::{self, Body, REPLY_BYTES_MAX, Reply};
+use crate::descriptors::close_on_exec;
 use crate::environment::{DESCRIPTORS, Environment, SUCCESSOR};
 
 /// Descriptors of one message. The kernel takes 253.
@@ -38,8 +39,8 @@ pub fn send(mut stream: &UnixStream, descriptors: &[OwnedFd]) -> io::Result<()> 
     Ok(())
 }
 
-/// Reads the answer to a `hand-over`. `told` gets the dirty bytes that are left meanwhile. The error
-/// is a sentence.
+/// Reads the answer to a `hand-over`. `told` gets the dirty bytes that are left meanwhile. The
+/// error is a sentence.
 pub fn receive(stream: &UnixStream, mut told: impl FnMut(u64)) -> Result<Vec<OwnedFd>, String> {
     let broken = |error: io::Error| format!("the running server did not hand over: {error}");
     let count = loop {
@@ -97,6 +98,7 @@ fn line(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
 /// Replaces the program of this process by itself, with these descriptors and without anything else
 /// of the old one: its memory, its threads and its locks on stores are gone. Returns only an error.
 pub fn restart(environment: &Environment, descriptors: Vec<OwnedFd>, successor: UnixStream) -> io::Error {
+    close_on_exec();
     let keep = |descriptor: BorrowedFd<'_>| fcntl_setfd(descriptor, FdFlags::empty());
     let numbers = descriptors.iter().map(|one| keep(one.as_fd()).map(|()| one.as_raw_fd().to_string()));
     let numbers: Vec<String> = match numbers.collect() {

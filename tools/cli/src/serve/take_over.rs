@@ -21,6 +21,9 @@ use crate::units::human_bytes;
 /// How long the former server may take to end.
 const LAST_WORD: Duration = Duration::from_secs(10);
 
+/// The most lines about partitions and exports that start cold.
+const COLD_MAX: usize = 32;
+
 /// Where the inheritance of a server comes from.
 pub enum Predecessor {
     /// Nowhere: it starts with nothing.
@@ -83,9 +86,12 @@ pub fn restore(catalog: &Catalog, warm: Option<WarmPages>) {
     match catalog.cache.restore(warm) {
         Err(error) => log::warn!("this server starts cold: {error}"),
         Ok(Restored { bytes, cold, .. }) => {
-            for cold in cold {
-                let object = cold.object.map(|object| format!(", \"{object}\"")).unwrap_or_default();
+            for cold in cold.iter().take(COLD_MAX) {
+                let object = cold.object.as_ref().map(|name| format!(", \"{name}\"")).unwrap_or_default();
                 log::warn!("partition \"{}\"{object} starts cold: {}", cold.partition, cold.reason);
+            }
+            if cold.len() > COLD_MAX {
+                log::warn!("{} more partitions and exports start cold", cold.len() - COLD_MAX);
             }
             log::info!("warm: {} of {all} of pages came in", human_bytes(bytes));
         }

@@ -113,7 +113,7 @@ fn clients_under_load_see_no_error_while_servers_replace_each_other_and_partitio
         for cycle in 0..cycles {
             replace(&directory, &mut server);
             let max = format!("max={}MiB", 4 + cycle % 5 * 4);
-            server.ctl_succeed(&["partition", "set", "p", &max]);
+            server.ctl_succeed(&["set", "p", &max]);
         }
         is_over.store(true, SeqCst);
         workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
@@ -183,8 +183,8 @@ fn what_only_ctl_has_added_is_not_lost_in_an_upgrade() {
     let directory = Directory::new();
     let server = Server::start(&directory, &Setup::default());
     let more = directory.disk("more", 1 << 20);
-    let path = format!("path={}", more.display());
-    server.ctl_succeed(&["export", "add", "more", &path, "partition=p"]);
+    let path = more.to_str().unwrap();
+    server.ctl_succeed(&["export", "add", "more", "--path", path, "--partition", "p"]);
     let config = directory.join("octavo.toml");
     let complaint = octavo_fails(&["serve", "--take-over", "--config", config.to_str().unwrap()], 1);
     assert!(complaint.contains("\"more\" was added by `octavo ctl`"), "{complaint}");
