@@ -24,6 +24,8 @@ pub(crate) struct Connection {
     pub socket: Socket,
     /// Names the client in messages: its number and its address.
     pub who: String,
+    /// The client speaks NBD, so that another server can take it over.
+    pub is_nbd: bool,
     /// Requests are in flight, or replies unsent. A stop waits for them.
     busy: AtomicBool,
     stopping: AtomicBool,
@@ -33,10 +35,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub fn new(socket: Socket, who: String) -> Connection {
+    pub fn new(socket: Socket, who: String, is_nbd: bool) -> Connection {
         Connection {
             socket,
             who,
+            is_nbd,
             busy: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
@@ -45,13 +48,17 @@ impl Connection {
     }
 
     /// S4: the connection starts no further request, completes those in flight, and leaves its
-    /// state to another server. One that is not yet in transmission is stopped.
+    /// state to another server. One in the handshake completes it first.
     pub fn leave(&self) {
         self.leaving.store(true, SeqCst);
-        match self.waker.get() {
-            Some(waker) => waker.wake(),
-            None => self.stop(),
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
         }
+    }
+
+    /// Returns whether the connection can leave now: it is in transmission.
+    pub fn can_leave(&self) -> bool {
+        self.waker.get().is_some()
     }
 
     /// Returns whether the connection leaves (S4).

@@ -488,21 +488,6 @@ impl Shared {
         }
     }
 
-    /// Returns the listener of an address: one that another server has left, or a new one.
-    fn listener(&self, address: &Address) -> Result<Listener, Error> {
-        let mut succession = self.succession();
-        let left = succession.inherited.iter().position(|held| held.address == *address);
-        let left = left.map(|at| succession.inherited.swap_remove(at));
-        drop(succession);
-        match left.map(|held| Listener::inherit(held, &self.limits)) {
-            Some(Ok(listener)) => return Ok(listener),
-            // Its path is gone, say. Clients that wait there have to connect again.
-            Some(Err(error)) => log::warn!("{error}: the former server's socket is not used"),
-            None => {}
-        }
-        Listener::bind(address, &self.limits)
-    }
-
     /// Gives a client its memory and its thread, or disconnects the client.
     fn welcome(self: &Arc<Self>, socket: Socket, client: String, service: &Service, address: &Address) {
         let mut connections = self.connections();
@@ -540,7 +525,7 @@ impl Shared {
                 Box::new(move |_, connection, journal| vhost::serve(&disk, connection, journal))
             }
         };
-        let connection = Arc::new(Connection::new(socket, who));
+        let connection = Arc::new(Connection::new(socket, who, matches!(service, Service::Nbd)));
         connections.live.insert(number, connection.clone());
         drop(connections);
         self.start(connection, number, protocol, &journal, serve);

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::SystemTime;
 
-use octavo::disk::Store;
+use octavo::disk::{OpenOptions, Store};
 use octavo::{
     Cache, CacheConfig, CacheMode, Error, Evacuated, Object, Partition, PartitionConfig, PolicyName,
     Restored, WarmPages,
@@ -335,4 +335,26 @@ fn stores_without_an_identity_and_files_that_refuse_bytes_leave_nothing() {
     let read_only = File::open(&file.0).unwrap();
     assert!(old.cache.evacuate(&read_only).is_err());
     assert_eq!(std::fs::read(&file.0).unwrap()[..PAGE as usize], [9; PAGE as usize]);
+}
+
+#[test]
+fn files_that_end_inside_a_page_come_back_whole_also_read_only() {
+    let bytes = Random::new(8).bytes(10 * PAGE as usize + 77);
+    let file = Scratch::of("odd", &bytes);
+    let store = || Store::open(&file.0, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let cache = Cache::new(small(1)).unwrap();
+    let partition = cache.partition(sized(2 << 20)).unwrap();
+    // Two objects of one store: each has pages of its own.
+    let objects = [partition.open(store(), "a").unwrap(), partition.open(store(), "b").unwrap()];
+    objects.iter().for_each(|object| assert!(bytes_at(object, 0, bytes.len() as u64) == bytes));
+    let pages = memfd();
+    assert_eq!(cache.evacuate(&pages).unwrap().pages, 22);
+    let (cache, warm) = (Cache::new(small(2)).unwrap(), WarmPages::open(pages).unwrap());
+    cache.expect(&warm);
+    let partition = cache.partition(sized(2 << 20)).unwrap();
+    let objects = [partition.open(store(), "a").unwrap(), partition.open(store(), "b").unwrap()];
+    let restored = cache.restore(warm).unwrap();
+    assert_eq!((restored.pages, restored.cold), (22, vec![]));
+    objects.iter().for_each(|object| assert!(bytes_at(object, 0, bytes.len() as u64) == bytes));
+    assert_eq!(partition.stat().misses, 0);
 }

@@ -6,6 +6,7 @@
 //! with the requests that were in flight (`vhost/inflight.rs`).
 
 use super::{Acceptor, NO_MEMORY, Serve, Server, Shared, Succession};
+use crate::address::Address;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::estate::{Estate, HeldClient, HeldListener};
@@ -14,7 +15,14 @@ use crate::socket::{Listener, Socket};
 use rustix::net::Shutdown;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long clients in the handshake may take to complete it.
+const HANDSHAKE_GRACE: Duration = Duration::from_millis(500);
+
+/// Pause between two looks at them.
+const LOOK: Duration = Duration::from_millis(2);
 
 impl Server {
     /// Accepts no client until [`open`](Self::open), at whatever addresses the server listens from
@@ -54,15 +62,13 @@ impl Server {
 
     /// Leaves the sockets and the clients to another server: accepts no more clients, completes the
     /// requests in flight, and returns each NBD client at the end of a request. Closes the other
-    /// connections: those that use TLS, that are in the handshake, or have sent a part of a request
-    /// after `grace`. Then the server has no exports, and can only be dropped.
+    /// connections: those that use TLS, that are in the handshake after half a second, or in the
+    /// middle of a request after `grace`. Then the server has no exports, and can only be dropped.
     pub fn hand_over(&self, grace: Duration) -> Estate {
         let shared = &self.shared;
         shared.stopping.store(true, SeqCst);
         let listeners = shared.leave_listeners();
-        let live: Vec<Arc<Connection>> = shared.connections().live.values().cloned().collect();
-        live.iter().for_each(|connection| connection.leave());
-        drop(live);
+        shared.leave_connections();
         shared.wait_until_empty(grace);
         for connection in shared.connections().live.values() {
             connection.socket.shutdown(Shutdown::Both);
@@ -76,6 +82,21 @@ impl Server {
 impl Shared {
     pub(super) fn succession(&self) -> MutexGuard<'_, Succession> {
         self.succession.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the listener of an address: one that another server has left, or a new one.
+    pub(super) fn listener(&self, address: &Address) -> Result<Listener, Error> {
+        let mut succession = self.succession();
+        let left = succession.inherited.iter().position(|held| held.address == *address);
+        let left = left.map(|at| succession.inherited.swap_remove(at));
+        drop(succession);
+        match left.map(|held| Listener::inherit(held, &self.limits)) {
+            Some(Ok(listener)) => return Ok(listener),
+            // Its path is gone, say. Clients that wait there have to connect again.
+            Some(Err(error)) => log::warn!("{error}: the former server's socket is not used"),
+            None => {}
+        }
+        Listener::bind(address, &self.limits)
     }
 
     /// Ends the threads of all listeners, and returns the sockets.
@@ -93,6 +114,22 @@ impl Shared {
         left
     }
 
+    /// Has all connections leave, and stops those that cannot.
+    fn leave_connections(&self) {
+        let live: Vec<Arc<Connection>> = self.connections().live.values().cloned().collect();
+        let (nbd, vhost): (Vec<_>, Vec<_>) = live.into_iter().partition(|connection| connection.is_nbd);
+        vhost.iter().for_each(|connection| connection.stop());
+        nbd.iter().for_each(|connection| connection.leave());
+        let until = Instant::now() + HANDSHAKE_GRACE;
+        // One that has ended since has no other owner.
+        let is_awaited =
+            |connection: &Arc<Connection>| !connection.can_leave() && Arc::strong_count(connection) > 1;
+        while nbd.iter().any(is_awaited) && Instant::now() < until {
+            thread::sleep(LOOK);
+        }
+        nbd.iter().filter(|connection| !connection.can_leave()).for_each(|connection| connection.stop());
+    }
+
     fn adopt(self: &Arc<Self>, client: HeldClient) {
         let mut connections = self.connections();
         connections.accepted += 1;
@@ -103,7 +140,7 @@ impl Shared {
         let Some(memory) = self.memory() else {
             return journal.warn(format_args!("disconnected: {NO_MEMORY}"));
         };
-        let connection = Arc::new(Connection::new(Socket::from(socket), who));
+        let connection = Arc::new(Connection::new(Socket::from(socket), who, true));
         connections.live.insert(number, connection.clone());
         drop(connections);
         let serve: Serve = Box::new(move |shared, connection, journal| {
