@@ -2,11 +2,13 @@
 //! from a running server, or from the service manager.
 
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use octavo::{Restored, WarmPages};
 use octavo_block::HeldClient;
+use rustix::net::{Shutdown, shutdown};
 
 use super::catalog::Catalog;
 use super::hand_over::SERVING;
@@ -57,8 +59,12 @@ pub fn ask(config: &Config) -> Result<(Inheritance, Predecessor), Error> {
 pub fn stored(environment: &Environment) -> (Inheritance, Predecessor) {
     let descriptors = environment.take_descriptors();
     let count = descriptors.len();
+    let others: Vec<OwnedFd> = descriptors.iter().filter_map(|one| one.try_clone().ok()).collect();
     let inheritance = Inheritance::of_descriptors(descriptors).unwrap_or_else(|why| {
         log::warn!("this server starts cold: {why}");
+        // The manager holds the sockets, too. Its clients must not wait there, and this server has
+        // to listen at the same paths. What is no socket refuses.
+        others.iter().for_each(|one| _ = shutdown(one, Shutdown::Both));
         Inheritance::default()
     });
     let predecessor = if count == 0 { Predecessor::None } else { Predecessor::Stored(count) };
