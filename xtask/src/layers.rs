@@ -48,7 +48,7 @@ const LAYERS: &[Layer] = &[
             "octavo-disk",
             "octavo-message",
         ],
-        others: &["libc", "log", "rustix", "shuttle", "slab"],
+        others: &["libc", "log", "rustix", "shuttle", "slab", "twox-hash"],
         tests: &[],
     },
     Layer {

@@ -9,6 +9,7 @@ pub(crate) mod lock;
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod request;
+mod stamp;
 pub(crate) mod sys;
 pub(crate) mod target;
 
@@ -407,16 +408,6 @@ impl Store {
         match self.kind() {
             Kind::File(file) => file.read_only,
             Kind::Target(target) => target.read_only(),
-        }
-    }
-
-    /// Returns what tells the bytes of this store from those of every other. A file that is
-    /// removed and created again has another identity, if its file system has file handles or
-    /// generation numbers. None for memory, simulated disks, and back ends that have none.
-    pub fn identity(&self) -> Option<Identity> {
-        match self.kind() {
-            Kind::File(file) => Some(file.identity()),
-            Kind::Target(target) => target.identity(),
         }
     }
 

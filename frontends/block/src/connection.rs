@@ -7,11 +7,15 @@
 //! - **S2** A thread that becomes idle clears `busy`, then reads `stopping`, and waits only if the
 //!   connection is not being stopped.
 //!
-//! The later of the two sees the other's store, because all four accesses are SeqCst.
+//! The later of the two sees the other's store, because all four accesses are SeqCst. `estate.rs`
+//! describes S4, by which a connection leaves to another server.
 
+use crate::estate::HeldClient;
 use crate::socket::Socket;
 use crate::tls;
+use octavo::QueueWaker;
 use rustix::net::Shutdown;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::{fmt, io};
 
@@ -20,14 +24,52 @@ pub(crate) struct Connection {
     pub socket: Socket,
     /// Names the client in messages: its number and its address.
     pub who: String,
+    /// The client speaks NBD, so that another server can take it over.
+    pub is_nbd: bool,
     /// Requests are in flight, or replies unsent. A stop waits for them.
     busy: AtomicBool,
     stopping: AtomicBool,
+    leaving: AtomicBool,
+    /// Ends a wait of the connection's thread.
+    waker: OnceLock<QueueWaker>,
 }
 
 impl Connection {
-    pub fn new(socket: Socket, who: String) -> Connection {
-        Connection { socket, who, busy: AtomicBool::new(false), stopping: AtomicBool::new(false) }
+    pub fn new(socket: Socket, who: String, is_nbd: bool) -> Connection {
+        Connection {
+            socket,
+            who,
+            is_nbd,
+            busy: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            waker: OnceLock::new(),
+        }
+    }
+
+    /// S4: the connection starts no further request, completes those in flight, and leaves its
+    /// state to another server. One in the handshake completes it first.
+    pub fn leave(&self) {
+        self.leaving.store(true, SeqCst);
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// Returns whether the connection can leave now: it is in transmission.
+    pub fn can_leave(&self) -> bool {
+        self.waker.get().is_some()
+    }
+
+    /// Returns whether the connection leaves (S4).
+    pub fn leaving(&self) -> bool {
+        self.leaving.load(SeqCst)
+    }
+
+    /// S4. The connection's thread calls this when transmission begins.
+    pub fn set_waker(&self, waker: QueueWaker) {
+        // Only one thread ever sets it.
+        let _ = self.waker.set(waker);
     }
 
     /// S1: the connection answers new requests with `ESHUTDOWN`, completes those in flight, and
@@ -61,6 +103,10 @@ pub(crate) enum Hangup {
     Client,
     /// The server stopped the connection: it is shutting down, or retires the export.
     Shutdown,
+    /// A client of another server cannot be served on.
+    Successor(&'static str),
+    /// The connection is left to another server (S4).
+    Left(Box<HeldClient>),
     /// The client exceeded the time of the handshake or of the goodbye.
     Late,
     /// The socket failed.
@@ -93,7 +139,7 @@ impl From<io::Error> for Hangup {
 impl Hangup {
     /// Returns whether the end is ordinary and needs no warning.
     pub fn is_ordinary(&self) -> bool {
-        matches!(self, Hangup::Client | Hangup::Shutdown)
+        matches!(self, Hangup::Client | Hangup::Shutdown | Hangup::Left(_))
     }
 }
 
@@ -102,6 +148,8 @@ impl fmt::Display for Hangup {
         match self {
             Hangup::Client => f.write_str("the client left"),
             Hangup::Shutdown => f.write_str("the server closed the connection"),
+            Hangup::Successor(why) => write!(f, "the client of the former server is disconnected: {why}"),
+            Hangup::Left(_) => f.write_str("another server takes the connection over"),
             Hangup::Late => f.write_str("the client took too long (limits handshake_time, goodbye_time)"),
             Hangup::Socket(error) => write!(f, "the socket failed: {error}"),
             Hangup::Tls(error) => match error {

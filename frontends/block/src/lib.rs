@@ -15,6 +15,7 @@
 //! | `socket`, `spin` | listeners and sockets; a short busy wait before a sleep |
 //! | `request`, `limits`, `journal` | neutral requests and events; limits for clients; the log |
 //! | `tls`, `validity` | the certificates of a server |
+//! | `estate` | what a server leaves to its successor (S4) |
 //! | `error`, `address` | the errors of this crate; the addresses of listeners |
 //!
 //! A further protocol gets its own module beside these. NBD copies bytes to a socket and needs
@@ -45,6 +46,7 @@ mod address;
 mod buffers;
 mod connection;
 mod error;
+mod estate;
 mod executor;
 mod export;
 mod journal;
@@ -61,6 +63,7 @@ mod vhost;
 
 pub use address::Address;
 pub use error::{Error, TlsPart};
+pub use estate::{ClientState, Estate, HeldClient, HeldListener};
 pub use export::{Export, ExportStat, Kind};
 pub use latency::{Class, Histogram};
 pub use limits::Limits;

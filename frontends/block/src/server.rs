@@ -4,10 +4,13 @@
 //! server, all threads sleep. The server knows a connection from its accept until its thread has
 //! freed everything.
 
+mod succession;
+
 use crate::address::Address;
 use crate::buffers::Loans;
 use crate::connection::{Connection, Hangup};
 use crate::error::Error;
+use crate::estate::{HeldClient, HeldListener};
 use crate::export::{Export, ExportStat, Exports, Served};
 use crate::journal::Journal;
 use crate::limits::Limits;
@@ -80,12 +83,24 @@ struct Shared {
     connections: Mutex<Connections>,
     /// Notified when a connection has ended.
     ended: Condvar,
+    succession: Mutex<Succession>,
 }
 
 #[derive(Default)]
 struct Connections {
     live: HashMap<u64, Arc<Connection>>,
     accepted: u64,
+}
+
+/// What a server has from its predecessor, or leaves to its successor.
+#[derive(Default)]
+struct Succession {
+    /// Sockets that nobody listens at yet.
+    inherited: Vec<HeldListener>,
+    /// The listeners that wait until the server opens. None: it is open.
+    waiting: Option<Vec<(Arc<Listener>, Service)>>,
+    /// Clients that have left.
+    left: Vec<HeldClient>,
 }
 
 impl Server {
@@ -134,6 +149,7 @@ impl Server {
             acceptors: Mutex::default(),
             connections: Mutex::default(),
             ended: Condvar::new(),
+            succession: Mutex::default(),
         });
         Ok(Server { shared })
     }
@@ -145,13 +161,12 @@ impl Server {
     /// - [`Error::Address`]: the address is not loopback, and the server has no TLS.
     /// - [`Error::Listen`]: the system refused to listen.
     pub fn listen(&self, addresses: &[Address]) -> Result<(), Error> {
-        let limits = &self.shared.limits;
         let mut listeners = Vec::new();
         for address in addresses {
             if address.is_remote() && self.shared.tls().is_none() {
                 return Err(needs_tls(address));
             }
-            listeners.push(Arc::new(Listener::bind(address, limits)?));
+            listeners.push(Arc::new(self.shared.listener(address)?));
         }
         listeners.into_iter().try_for_each(|listener| self.shared.serve_at(listener, Service::Nbd))
     }
@@ -184,7 +199,7 @@ impl Server {
         settings.validate().map_err(wrong)?;
         let found = self.shared.exports.offered().into_iter().find(|served| served.export.name == name);
         let served = found.ok_or_else(|| wrong("there is no such export".into()))?;
-        let listener = Listener::bind(&Address::Unix(socket.into()), &self.shared.limits)?;
+        let listener = self.shared.listener(&Address::Unix(socket.into()))?;
         let disk = Arc::new(Disk::new(self.shared.cache.clone(), served, settings));
         self.shared.serve_at(Arc::new(listener), Service::Vhost(disk))
     }
@@ -370,6 +385,9 @@ impl Drop for Server {
     }
 }
 
+/// Why a client is disconnected at once.
+const NO_MEMORY: &str = "the cache has no memory for its buffers";
+
 /// The error of an address that clients reach from other machines.
 fn needs_tls(address: &Address) -> Error {
     let reason = "it is not a loopback address, and NBD without TLS is neither encrypted nor authenticated";
@@ -413,8 +431,12 @@ impl Shared {
         self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the thread of a listener.
+    /// Starts the thread of a listener, unless it has to wait ([`Server::hold`]).
     fn serve_at(self: &Arc<Self>, listener: Arc<Listener>, service: Service) -> Result<(), Error> {
+        if let Some(waiting) = &mut self.succession().waiting {
+            waiting.push((listener, service));
+            return Ok(());
+        }
         let accepting = (self.clone(), listener.clone(), service.clone());
         let thread = thread::Builder::new()
             .name("octavo-accept".into())
@@ -490,18 +512,12 @@ impl Shared {
         }
         let serve: Serve = match service {
             Service::Nbd => {
-                let buffer = |bytes| self.cache.buffer(bytes);
-                let (Some(input), Some(reserve)) =
-                    (buffer(self.limits.input_bytes), buffer(self.limits.reserve_bytes))
-                else {
-                    return journal
-                        .warn(format_args!("disconnected: the cache has no memory for its buffers"));
+                let Some(memory) = self.memory() else {
+                    return journal.warn(format_args!("disconnected: {NO_MEMORY}"));
                 };
-                let memory = Memory { input, reserve, loans: self.loans.clone() };
                 let security = self.security(address);
                 Box::new(move |shared, connection, journal| {
-                    let Shared { cache, exports, limits, .. } = &**shared;
-                    nbd::serve(connection, cache, memory, exports, limits, &security, journal)
+                    nbd::serve(connection, shared.house(), memory, &security, journal)
                 })
             }
             Service::Vhost(disk) => {
@@ -509,9 +525,32 @@ impl Shared {
                 Box::new(move |_, connection, journal| vhost::serve(&disk, connection, journal))
             }
         };
-        let connection = Arc::new(Connection::new(socket, who));
+        let connection = Arc::new(Connection::new(socket, who, matches!(service, Service::Nbd)));
         connections.live.insert(number, connection.clone());
         drop(connections);
+        self.start(connection, number, protocol, &journal, serve);
+    }
+
+    /// Returns the memory of an NBD client, if there is enough.
+    fn memory(&self) -> Option<Memory> {
+        let (input, reserve) = (self.limits.input_bytes, self.limits.reserve_bytes);
+        let (input, reserve) = (self.cache.buffer(input)?, self.cache.buffer(reserve)?);
+        Some(Memory { input, reserve, loans: self.loans.clone() })
+    }
+
+    fn house(&self) -> nbd::House<'_> {
+        nbd::House { cache: &self.cache, exports: &self.exports, limits: &self.limits }
+    }
+
+    /// Starts the thread of a connection that is in the list of live ones.
+    fn start(
+        self: &Arc<Self>,
+        connection: Arc<Connection>,
+        number: u64,
+        protocol: &str,
+        journal: &Journal,
+        serve: Serve,
+    ) {
         let presence = Presence { shared: self.clone(), number };
         let spawned = thread::Builder::new()
             .name(format!("octavo-{protocol}-{number}"))
@@ -524,6 +563,9 @@ impl Shared {
                     match end.is_ordinary() {
                         true => journal.debug(format_args!("{end}")),
                         false => journal.warn(format_args!("{end}")),
+                    }
+                    if let Hangup::Left(client) = end {
+                        presence.shared.succession().left.push(*client);
                     }
                     drop(connection);
                     drop(presence);

@@ -5,7 +5,10 @@
 
 use crate::address::Address;
 use crate::error::Error;
+use crate::estate::HeldListener;
 use crate::limits::Limits;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt::{
     set_socket_keepalive, set_socket_send_buffer_size, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
     socket_peercred,
@@ -91,10 +94,12 @@ pub struct Listener {
     pub address: Address,
     kind: Kind,
     is_closed: AtomicBool,
+    /// Ends a blocked `accept`.
+    wake: OwnedFd,
 }
 
 enum Kind {
-    Unix(UnixListener, #[expect(dead_code, reason = "kept for its drop")] SocketPath),
+    Unix(UnixListener, SocketPath),
     Tcp(TcpListener),
 }
 
@@ -106,19 +111,62 @@ impl Listener {
             Address::Tcp(tcp) => {
                 let listener = TcpListener::bind(tcp).map_err(failed)?;
                 let address = Address::Tcp(listener.local_addr().map_err(failed)?);
-                Ok(Listener { address, kind: Kind::Tcp(listener), is_closed: AtomicBool::new(false) })
+                Listener::of(address, Kind::Tcp(listener)).map_err(failed)
             }
             Address::Unix(path) => {
                 SocketPath::clear(path).map_err(failed)?;
                 let (listener, made) = listen_at(path, limits).map_err(failed)?;
-                let (address, kind) = (address.clone(), Kind::Unix(listener, made));
-                Ok(Listener { address, kind, is_closed: AtomicBool::new(false) })
+                Listener::of(address.clone(), Kind::Unix(listener, made)).map_err(failed)
             }
+        }
+    }
+
+    /// Continues to listen at a socket that another server has left.
+    pub fn inherit(held: HeldListener, limits: &Limits) -> Result<Listener, Error> {
+        let HeldListener { address, socket } = held;
+        let failed = |source| Error::Listen { address: address.clone(), source };
+        let kind = match &address {
+            Address::Tcp(_) => Kind::Tcp(socket.into()),
+            Address::Unix(path) => {
+                let made = SocketPath::of(path).map_err(failed)?;
+                permit(path, limits).map_err(failed)?;
+                Kind::Unix(socket.into(), made)
+            }
+        };
+        Listener::of(address.clone(), kind).map_err(failed)
+    }
+
+    fn of(address: Address, kind: Kind) -> io::Result<Listener> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let listener = Listener { address, kind, is_closed: AtomicBool::new(false), wake };
+        // `accept` polls: a successor may take the client that the poll has found.
+        ioctl_fionbio(listener.fd(), true)?;
+        Ok(listener)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Unix(listener, _) => listener.as_fd(),
+            Kind::Tcp(listener) => listener.as_fd(),
         }
     }
 
     /// Waits for a client. After `close`, it always fails.
     pub fn accept(&self) -> io::Result<(Socket, String)> {
+        let mut fds = [self.fd(), self.wake.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        loop {
+            retry(|| Ok(poll(&mut fds, None)?))?;
+            if self.is_closed() {
+                return Err(io::ErrorKind::NotConnected.into());
+            }
+            match self.take() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                accepted => return accepted,
+            }
+        }
+    }
+
+    fn take(&self) -> io::Result<(Socket, String)> {
         match &self.kind {
             Kind::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;
@@ -150,12 +198,22 @@ impl Listener {
     /// Makes an `accept` that blocks in another thread, and every later one, fail.
     pub fn close(&self) -> io::Result<()> {
         self.is_closed.store(true, Ordering::SeqCst);
-        let fd = match &self.kind {
-            Kind::Unix(listener, _) => listener.as_fd(),
-            Kind::Tcp(listener) => listener.as_fd(),
+        Ok(rustix::io::write(&self.wake, &1u64.to_ne_bytes()).map(drop)?)
+    }
+
+    /// Returns the socket of a closed listener, for another server. Clients can still connect, and
+    /// wait there.
+    pub fn leave(self) -> HeldListener {
+        let Listener { address, kind, .. } = self;
+        let socket = match kind {
+            Kind::Unix(listener, path) => {
+                // The successor removes it.
+                std::mem::forget(path);
+                listener.into()
+            }
+            Kind::Tcp(listener) => listener.into(),
         };
-        // Linux ends a blocked accept when its socket is shut down.
-        Ok(net::shutdown(fd, Shutdown::Both)?)
+        HeldListener { address, socket }
     }
 }
 
@@ -178,15 +236,7 @@ fn listen_at(path: &Path, limits: &Limits) -> io::Result<(UnixListener, SocketPa
     let listener = UnixListener::bind(&unready)?;
     // Dropping this removes the first name.
     let _first = SocketPath::of(&unready)?;
-    if let Some(group) = limits.unix_group {
-        // The group precedes the mode: no other group may ever connect.
-        chown(&unready, None, Some(group)).map_err(|error| {
-            let why =
-                format!("cannot give the socket to group {group}, which the server must be in: {error}");
-            io::Error::new(error.kind(), why)
-        })?;
-    }
-    fs::set_permissions(&unready, fs::Permissions::from_mode(limits.unix_mode))?;
+    permit(&unready, limits)?;
     // A client that guessed the first name before it had its mode is disconnected.
     listener.set_nonblocking(true)?;
     while listener.accept().is_ok() {}
@@ -200,6 +250,19 @@ fn listen_at(path: &Path, limits: &Limits) -> io::Result<(UnixListener, SocketPa
     }
     let made = SocketPath::of(path)?;
     Ok((listener, made))
+}
+
+/// Gives a socket its group and its mode.
+fn permit(path: &Path, limits: &Limits) -> io::Result<()> {
+    if let Some(group) = limits.unix_group {
+        // The group precedes the mode: no other group may ever connect.
+        chown(path, None, Some(group)).map_err(|error| {
+            let why =
+                format!("cannot give the socket to group {group}, which the server must be in: {error}");
+            io::Error::new(error.kind(), why)
+        })?;
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(limits.unix_mode))
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -246,6 +309,12 @@ impl Socket {
     pub fn shutdown(&self, how: Shutdown) {
         // This fails only if the client has already left.
         let _ = net::shutdown(&self.0, how);
+    }
+}
+
+impl From<OwnedFd> for Socket {
+    fn from(socket: OwnedFd) -> Socket {
+        Socket(socket)
     }
 }
 

@@ -3,12 +3,25 @@
 
 use std::ffi::OsString;
 use std::fs::{Permissions, set_permissions};
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::descriptors;
 use crate::error::Error;
 use crate::supervisor::Supervisor;
+
+/// Names the variable with the descriptors that a server has left to this process: their numbers,
+/// separated by commas.
+pub const DESCRIPTORS: &str = "OCTAVO_DESCRIPTORS";
+
+/// Names the variable with the number of the socket of a server that wants them.
+pub const SUCCESSOR: &str = "OCTAVO_SUCCESSOR";
+
+/// Begins the names under which the service manager stores descriptors.
+pub const STORED: &str = "octavo-";
 
 /// A user and their directories.
 #[derive(Clone, Debug)]
@@ -23,6 +36,14 @@ pub struct Environment {
     notify_socket: Option<OsString>,
     /// How long the service manager waits for a sign of life of this process.
     watchdog: Option<Duration>,
+    /// The command line, without the program.
+    arguments: Vec<OsString>,
+    /// The numbers of the descriptors that a former server has left.
+    descriptors: Vec<RawFd>,
+    /// The number of the socket of a server that wants them.
+    successor: Option<RawFd>,
+    /// The most descriptors that the service manager keeps while this service restarts.
+    stored_max: usize,
 }
 
 impl Environment {
@@ -34,12 +55,18 @@ impl Environment {
             path.is_absolute().then_some(path)
         };
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+        let numbers = |text: String| text.split(',').filter_map(|one| one.parse().ok()).collect();
+        let left = std::env::var(DESCRIPTORS).ok().map(numbers);
         // Processes that the server starts inherit the variables, which are not meant for them.
         let is_mine = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         Environment {
             uid: rustix::process::getuid().as_raw(),
             notify_socket: std::env::var_os("NOTIFY_SOCKET"),
             watchdog: number("WATCHDOG_USEC").filter(|usec| *usec > 0 && is_mine).map(Duration::from_micros),
+            arguments: std::env::args_os().skip(1).collect(),
+            descriptors: left.unwrap_or_else(stored_descriptors),
+            successor: number(SUCCESSOR).and_then(|number| RawFd::try_from(number).ok()),
+            stored_max: number("FDSTORE").unwrap_or(0) as usize,
             home: path("HOME"),
             xdg_cache_home: path("XDG_CACHE_HOME"),
             xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
@@ -48,6 +75,27 @@ impl Environment {
                 Some((device.parse().ok()?, inode.parse().ok()?))
             }),
         }
+    }
+
+    /// The command line, without the program.
+    pub fn arguments(&self) -> impl Iterator<Item = &OsString> {
+        self.arguments.iter()
+    }
+
+    /// Takes the descriptors that a former server has left, in their order. Call it once.
+    pub fn take_descriptors(&self) -> Vec<OwnedFd> {
+        self.descriptors.iter().filter_map(|number| descriptors::take(*number)).collect()
+    }
+
+    /// Takes the socket of a server that wants these descriptors. Call it once.
+    pub fn take_successor(&self) -> Option<UnixStream> {
+        Some(descriptors::take(self.successor?)?.into())
+    }
+
+    /// The most descriptors that the service manager keeps while this service restarts; 0 if it
+    /// keeps none.
+    pub fn stored_max(&self) -> usize {
+        self.notify_socket.as_ref().map_or(0, |_| self.stored_max)
     }
 
     /// The service manager.
@@ -112,6 +160,21 @@ impl Environment {
     }
 }
 
+/// The numbers of the descriptors that the service manager has kept (sd_listen_fds(3)), in the
+/// order of their names.
+fn stored_descriptors() -> Vec<RawFd> {
+    let variable = |name: &str| std::env::var(name).ok();
+    if variable("LISTEN_PID").is_none_or(|pid| pid != std::process::id().to_string()) {
+        return Vec::new();
+    }
+    let names = variable("LISTEN_FDNAMES").unwrap_or_default();
+    let place = |name: &str| name.strip_prefix(STORED)?.parse::<u32>().ok();
+    let mut stored: Vec<(u32, RawFd)> =
+        names.split(':').zip(3..).filter_map(|(name, number)| Some((place(name)?, number))).collect();
+    stored.sort_unstable();
+    stored.into_iter().map(|(_, number)| number).collect()
+}
+
 /// Makes a directory and its missing parents, with mode 0700. The error is a sentence.
 pub fn make_private_dir(dir: &Path) -> Result<(), String> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
@@ -145,6 +208,10 @@ mod tests {
             journal_stream: None,
             notify_socket: None,
             watchdog: None,
+            arguments: Vec::new(),
+            descriptors: Vec::new(),
+            successor: None,
+            stored_max: 0,
         }
     }
 

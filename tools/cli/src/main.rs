@@ -22,6 +22,7 @@ mod completions;
 mod config;
 mod control;
 mod ctl;
+mod descriptors;
 mod environment;
 mod error;
 // `heap` calls one C function, `mallopt`.

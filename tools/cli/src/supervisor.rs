@@ -5,12 +5,16 @@
 //! The server ignores failures to send.
 
 use std::ffi::OsStr;
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The service manager, if there is one.
@@ -77,6 +81,30 @@ impl Supervisor {
     /// Time between two calls of `alive`: half of what the manager allows, and at most this.
     pub fn period(&self, most: Duration) -> Duration {
         self.watchdog.map_or(most, |watchdog| most.min(watchdog / 2))
+    }
+
+    /// Another process serves now.
+    pub fn succeeded_by(&self, pid: i32) {
+        self.send(&format!("MAINPID={pid}"));
+    }
+
+    /// Has the manager keep a descriptor, under this name, until the service is started again.
+    pub fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let Some((_, address)) = &self.socket else { return Err(ErrorKind::NotConnected.into()) };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(address)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let kept = [descriptor];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&kept)), "the buffer has room for it");
+        let message = format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0");
+        sendmsg(&socket, &[IoSlice::new(message.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Has the manager close the descriptors of this name.
+    pub fn forget(&self, name: &str) {
+        self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }
 
     fn send(&self, message: &str) {

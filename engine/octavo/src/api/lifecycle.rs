@@ -18,6 +18,18 @@ use crate::flight::{EVERY, Object};
 use crate::position::{ByteOffset, PageIndex};
 use crate::state::counters::Count;
 
+/// A range of an object that no page comes into while this value lives.
+pub(crate) struct ClosedRange {
+    pub object: Object,
+    pages: Range<PageIndex>,
+}
+
+impl Drop for ClosedRange {
+    fn drop(&mut self) {
+        self.object.inner.ranges.open(&self.pages);
+    }
+}
+
 impl Object {
     /// Changes the length of the object and of its store to `len` bytes. Shrinking loses the bytes
     /// past the new end; added bytes read as zeros.
@@ -189,21 +201,25 @@ impl Object {
         pages: Range<PageIndex>,
         body: impl FnOnce(&Object) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        let closed = self.close_range(pages)?;
+        body(&closed.object)
+    }
+
+    /// Closes a range of pages, until the result is dropped.
+    pub(crate) fn close_range(&self, pages: Range<PageIndex>) -> Result<ClosedRange, Error> {
         let mut closed = false;
         while !closed {
-            // The nap gives its lane back before `body` runs: `body` borrows lanes itself.
+            // The nap gives its lane back before the caller goes on, which borrows lanes itself.
             self.nap(|waiter| {
                 closed = self.inner.ranges.close(pages.clone(), waiter);
                 !closed
             })?;
         }
-        let result = body(self);
-        self.inner.ranges.open(&pages);
-        result
+        Ok(ClosedRange { object: self.clone(), pages })
     }
 
     /// Writes back the pages of a closed range, then drops them.
-    pub(super) fn write_and_drop(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
+    pub(crate) fn write_and_drop(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
         loop {
             self.clean_pages(pages.clone())?;
             self.take_all(pages)?;

@@ -8,7 +8,7 @@ pub(crate) mod charge;
 mod debug;
 mod extending;
 mod foreign;
-mod lifecycle;
+pub(crate) mod lifecycle;
 mod limits;
 mod numa;
 mod object;

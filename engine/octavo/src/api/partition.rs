@@ -19,7 +19,7 @@ use crate::state::counters::Count;
 use crate::state::events::MoveReason;
 use crate::state::latency::{PartitionLatency, Timed};
 use crate::state::nodes::Looks;
-use crate::state::partition::{ObjectInner, PAGE_INDEX_BITS};
+use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, Ordering, lock};
 
 impl Partition {
@@ -63,14 +63,13 @@ impl Partition {
         if self.inner.is_removed.load(Ordering::Relaxed) {
             return Err(Error::Config(format!("{name}: the partition {:?} was removed", self.name())));
         }
-        let id = objects.next_id;
-        if id >= 1 << (64 - PAGE_INDEX_BITS) {
+        store.take(name).map_err(taken)?;
+        let Some(id) = objects.take_id(&store) else {
+            store.release();
             return Err(Error::Config(format!(
                 "{name}: the partition has opened 16 million objects, the most possible; use another partition"
             )));
-        }
-        store.take(name).map_err(taken)?;
-        objects.next_id += 1;
+        };
         let inner = Arc::new(ObjectInner::new(&self.inner, &self.lease, store, name, id));
         objects.open.insert(id, inner.clone());
         self.inner.record(|| Event::Opened { object: id, name: name.into() });

@@ -24,6 +24,7 @@ use crate::flight::{Batch, Crew, Descriptor, Ended, Job, LANE_BYTES, Lane, Objec
 use crate::position::ByteOffset;
 use crate::request::{Completion, Interest, Request};
 use crate::sync::{Arc, Ordering};
+use crate::wait::Mailbox;
 
 /// A batch queue with an I/O ring of its own. It may move between threads, but only one thread can
 /// use it at a time.
@@ -65,6 +66,23 @@ pub struct Queue {
     pending: usize,
     /// Made by the first call that asks for it.
     descriptor: OnceLock<Descriptor>,
+}
+
+/// Ends waits of a [`Queue`] from other threads. See [`Queue::waker`].
+#[derive(Clone)]
+pub struct QueueWaker(Arc<Mailbox>);
+
+impl std::fmt::Debug for QueueWaker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("QueueWaker")
+    }
+}
+
+impl QueueWaker {
+    /// Ends the queue's wait. If its owner does not wait, the next wait ends at once.
+    pub fn wake(&self) {
+        self.0.wake();
+    }
 }
 
 /// A call of a queue's owner. When it ends, also by a panic of a callback, the queue's descriptor
@@ -325,6 +343,13 @@ impl Queue {
         let call = Call::begin(self);
         call.0.gather(min);
         call.0.pop()
+    }
+
+    /// Returns a handle by which other threads end a [`wait_or`](Self::wait_or) of this queue, so
+    /// that its owner looks at something else. A queue without a descriptor of its own, which the
+    /// system has refused, is not woken.
+    pub fn waker(&self) -> QueueWaker {
+        QueueWaker(self.lane.mailbox.clone())
     }
 
     /// Waits until a completion is available, `fd` is ready for `interest`, or `timeout` has passed

@@ -199,6 +199,18 @@ impl Frames {
         kept_bytes as u64
     }
 
+    /// Gives the memory of some frames of one set back to the kernel. Their slots are free, and
+    /// the caller holds the set's lock, so that no thread claims one. Memory stays if the kernel's
+    /// pages are larger than frames.
+    pub fn give_back_frames(&self, slots: &[SlotIndex]) {
+        if !self.page_bytes.is_multiple_of(kernel_page_bytes()) {
+            return;
+        }
+        for run in slots.chunk_by(|one, next| next.0 == one.0 + 1) {
+            self.mapping.give_back(run[0].0 as usize * self.page_bytes, run.len() * self.page_bytes);
+        }
+    }
+
     /// The frame of a slot.
     #[inline(always)]
     pub fn at(&self, slot: SlotIndex) -> *mut u8 {

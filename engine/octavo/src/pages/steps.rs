@@ -16,6 +16,7 @@ use octavo_table::{Claim, Found, SetGuard, SlotIndex, State, Tag, Word};
 
 use super::record::place_of;
 use crate::memory::copy;
+use crate::position::PageIndex;
 use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 use crate::wait::Waiter;
@@ -32,6 +33,14 @@ pub(crate) enum Claiming {
     Ahead,
     /// To write the whole page.
     Overwrite,
+}
+
+/// A page that comes from another process, with its history there.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    pub page: PageIndex,
+    /// See [`octavo_table::SetGuard::policy_bits`].
+    pub bits: u16,
 }
 
 /// The outcome of a claim.
@@ -79,6 +88,15 @@ impl PartitionInner {
             true => Claimed::Resident,
             false => Claimed::Slot(slot),
         }
+    }
+
+    /// P1 for a page with a history. Returns `None` if the set is full. The partition must not be
+    /// recorded: a recording has no such step.
+    pub fn claim_known(&self, mut guard: SetGuard<'_, WAYS>, tag: Tag, known: Known) -> Option<SlotIndex> {
+        let Claim::Claimed { slot, evicted } = guard.claim_known(tag, known.bits) else { return None };
+        drop(guard);
+        self.arrived(evicted.is_some());
+        Some(slot)
     }
 
     /// P2: makes a claimed page readable, and wakes its waiters.

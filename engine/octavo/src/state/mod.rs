@@ -7,6 +7,7 @@ pub(crate) mod bell;
 pub(crate) mod costs;
 pub(crate) mod counters;
 pub(crate) mod events;
+pub(crate) mod expected;
 pub(crate) mod history;
 pub(crate) mod latency;
 pub(crate) mod monitor;

@@ -8,13 +8,14 @@ use std::ops::Range;
 use std::sync::Weak;
 use std::time::Duration;
 
-use octavo_disk::{IoError, Process, Store};
+use octavo_disk::{Identity, IoError, Process, Store};
 use octavo_recording::Secret;
 use octavo_table::{Begun, Mixer, SegmentIndex, Table, Tag};
 
 use super::ages::CleanUntil;
 use super::costs::Costs;
 use super::counters::{Count, Counters};
+use super::expected::Expected;
 use super::history::{History, Resizing};
 use super::monitor::Remembered;
 use super::nodes::{Auto, Balance, Places, Worth, Writers};
@@ -115,6 +116,8 @@ pub(crate) struct Still<'s> {
 
 pub(crate) struct Objects {
     pub next_id: u64,
+    /// The numbers of objects whose evacuated pages are expected.
+    pub expected: HashMap<Identity, Vec<u64>>,
     pub open: HashMap<u64, Arc<ObjectInner>>,
 }
 
@@ -165,8 +168,25 @@ pub(crate) struct ObjectInner {
 }
 
 impl Objects {
-    pub fn new() -> Objects {
-        Objects { next_id: 1, open: HashMap::new() }
+    pub fn new(expected: Option<Expected>) -> Objects {
+        let next_id = expected.as_ref().map_or(1, |expected| expected.next_id);
+        let expected = expected.map(|expected| expected.numbers()).unwrap_or_default();
+        Objects { next_id, expected, open: HashMap::new() }
+    }
+
+    /// Returns the number of an object that is being opened: that of its expected pages, or a new
+    /// one. `None`: all numbers were used.
+    pub fn take_id(&mut self, store: &Store) -> Option<u64> {
+        let identity = if self.expected.is_empty() { None } else { store.identity() };
+        let expected = identity.and_then(|identity| self.expected.get_mut(&identity)?.pop());
+        if expected.is_some() {
+            return expected;
+        }
+        let id = self.next_id;
+        (id < 1 << (64 - PAGE_INDEX_BITS)).then(|| {
+            self.next_id += 1;
+            id
+        })
     }
 }
 

@@ -3,15 +3,18 @@
 //!
 //! Not here: lanes (`flight`), threads and sizes (`control`).
 
+use std::collections::HashMap;
+
 use octavo_disk::{Process, Ring, RingOptions};
 
 use super::bell::Bell;
 use super::events::Events;
+use super::expected::Expected;
 use crate::config::CacheConfig;
 use crate::error::Error;
 use crate::memory::{BouncePools, Budget, BufferPool, Reserve};
 use crate::numa::Numa;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 /// The state that all parts of one cache share.
 pub(crate) struct Shared {
@@ -33,6 +36,8 @@ pub(crate) struct Shared {
     pub bell: Bell,
     pub events: Events,
     pub numa: Numa,
+    /// The partitions whose evacuated pages are expected, by their names.
+    pub expected: Mutex<HashMap<String, Expected>>,
     /// Name of the interface through which I/O reaches files.
     pub engine_name: &'static str,
 }
@@ -59,6 +64,7 @@ impl Shared {
             is_short: AtomicBool::new(false),
             bell: Bell::new(),
             events: Events::new(),
+            expected: Mutex::default(),
             engine_name,
         })
     }

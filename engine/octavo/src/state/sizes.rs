@@ -9,6 +9,7 @@ use octavo_table::{Mixer, NodeId, SegmentIndex, Shape, Table};
 use super::ages::CleanUntil;
 use super::costs::Costs;
 use super::counters::Counters;
+use super::expected::Expected;
 use super::history::Resizing;
 use super::monitor::{Remembered, Watch};
 use super::nodes::{Auto, Balance, Places, Worth, Writers};
@@ -179,14 +180,18 @@ impl PartitionInner {
         let table = Self::table_in(&metadata, shared, shape, places, config.policy, live);
         split.watch.begin(&table);
         let resizing = Resizing::of(&table);
-        let seed = cache.seed.map_or_else(random_seed, Ok).map_err(no_memory)?;
+        let expected = lock(&shared.expected).remove(&config.name);
+        let secret = Self::secret(cache, expected.as_ref()).map_err(no_memory)?;
         let window_pages = (config.read_ahead_max_bytes / u64::from(page_bytes)).min(1 << 14) as u32;
         let partition = Arc::new_cyclic(|me| PartitionInner {
             me: me.clone(),
             table,
             frames,
-            mixer: if cache.pages_meet { Mixer::weak() } else { Mixer::new(seed) },
-            secret: if cache.pages_meet { Secret::Weak } else { Secret::Seed(seed) },
+            mixer: match secret {
+                Secret::Seed(seed) => Mixer::new(seed),
+                Secret::Weak | Secret::Untold => Mixer::weak(),
+            },
+            secret,
             page_size: PageSize::new(page_bytes as usize),
             width: copy::width(),
             mode: config.cache_mode,
@@ -211,7 +216,7 @@ impl PartitionInner {
                 split.learning_bytes,
                 (segment_bytes, per_segment - segment_bytes),
             )),
-            objects: Mutex::new(Objects::new()),
+            objects: Mutex::new(Objects::new(expected)),
             limits: Mutex::new(config.limits()),
             dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
             remembered: Mutex::new(Remembered::default()),
@@ -223,6 +228,15 @@ impl PartitionInner {
         });
         partition.begin();
         Ok(partition)
+    }
+
+    /// Returns the secret of a new partition: the old one, if pages are expected.
+    fn secret(cache: &CacheConfig, expected: Option<&Expected>) -> std::io::Result<Secret> {
+        match expected {
+            _ if cache.pages_meet => Ok(Secret::Weak),
+            Some(Expected { secret: secret @ Secret::Seed(_), .. }) => Ok(*secret),
+            _ => cache.seed.map_or_else(random_seed, Ok).map(Secret::Seed),
+        }
     }
 
     /// Reserves addresses for the frames and for the table, which asks for huge pages if `huge`.

@@ -125,6 +125,11 @@ impl<const W: usize> Table<W> {
         }
     }
 
+    /// Returns the sets of a segment one after the other, each under its lock.
+    pub fn guards_of(&self, segment: SegmentIndex) -> impl Iterator<Item = SetGuard<'_, W>> {
+        self.sets_of(segment).map(|set| self.lock_set(set))
+    }
+
     /// Changes the policy. The new policy takes over the pages in the order in which the old one
     /// would have evicted them. Pages, pins and I/O are not affected. Only one thread at a time may
     /// call this, and the table must not be resized in the meantime.

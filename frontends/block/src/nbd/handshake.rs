@@ -17,6 +17,7 @@ use super::wire::{self, ContextRequest, Headers, InfoRequest, OPTION_HEADER_BYTE
 use super::wire::{encode_option_reply, transmission_flag as flag};
 use super::wire::{info, option, option_reply};
 use crate::connection::{Connection, Hangup};
+use crate::estate::ClientState;
 use crate::export::{Exports, Served, Visit};
 use crate::limits::{Limits, NAME_MAX_BYTES};
 use crate::socket::Patience;
@@ -104,6 +105,27 @@ pub fn negotiate(
         }
     }
     Err(Hangup::Protocol("the handshake has more options than options_max"))
+}
+
+/// Returns to what a client of another server has agreed with it. The error says what is different
+/// now.
+pub fn agree_again(
+    connection: &Arc<Connection>,
+    exports: &Exports,
+    held: &ClientState,
+) -> Result<Agreement, &'static str> {
+    let served = exports.listed().into_iter().find(|served| served.export.name == held.export);
+    let served = served.ok_or("its export is not served any more")?;
+    if served.read_only() && !held.read_only {
+        return Err("its export is read-only now");
+    }
+    if served.export.object.len_bytes() < held.len_bytes {
+        return Err("its export is shorter now");
+    }
+    let headers = Headers::of_number(held.headers).ok_or("its form of replies is unknown")?;
+    let contexts = Contexts::of_form(held.contexts).ok_or("its metadata contexts are unknown")?;
+    let visit = served.visit(connection).ok_or("its export is being removed")?;
+    Ok(Agreement { visit, headers, contexts })
 }
 
 /// The next step after an option.

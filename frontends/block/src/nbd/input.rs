@@ -25,6 +25,12 @@ impl Input {
         Input { buffer, start: 0, end: 0 }
     }
 
+    /// An input that has received these bytes already. None if they are more than it can hold.
+    pub fn with(mut buffer: Buffer, bytes: &[u8]) -> Option<Input> {
+        buffer.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Input { buffer, start: 0, end: bytes.len() })
+    }
+
     /// Returns the most bytes that `bytes` can hold.
     pub fn capacity_bytes(&self) -> usize {
         self.buffer.len()

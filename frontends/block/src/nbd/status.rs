@@ -86,6 +86,11 @@ impl Contexts {
         self.0
     }
 
+    /// The contexts of a form. None if it has unknown ones.
+    pub fn of_form(form: u8) -> Option<Contexts> {
+        (form & !Contexts::ALL.0 == 0).then_some(Contexts(form))
+    }
+
     /// Returns the most extents that an answer has room for.
     pub fn extents_max(self) -> u16 {
         (room_of(STATUS_BYTES, self) / EXTENT_BYTES) as u16

@@ -26,6 +26,7 @@ use super::outgoing::{Outgoing, errno, kind};
 use super::status::Contexts;
 use super::wire::{Errno, Headers, RequestHeader, Selection, command, command_flag as flag};
 use crate::connection::{Connection, Hangup};
+use crate::estate::{ClientState, HeldClient};
 use crate::executor::Executor;
 use crate::export::Kind;
 use crate::limits::{Limits, PAYLOAD_BYTES};
@@ -82,6 +83,8 @@ pub struct Transmission<'a> {
     /// The client has been silent: no memory is kept for its next request, and the next wait is a
     /// poll.
     silent: bool,
+    /// The connection leaves to another server (S4): no further request begins.
+    leaving: bool,
     /// The number of requests since the last wait.
     arrived: usize,
     /// The number of consecutive waits, up to the latest one, before each of which at most one
@@ -116,6 +119,7 @@ impl<'a> Transmission<'a> {
             readable: channel.may_hold_bytes(),
             channel,
             silent: false,
+            leaving: false,
             arrived: 0,
             lone: 0,
             spin: Spin::default(),
@@ -126,6 +130,8 @@ impl<'a> Transmission<'a> {
     /// Serves requests until the connection ends, and returns the reason.
     pub fn run(mut self) -> Hangup {
         loop {
+            // Once a round, so that a round which may wait for input does not change its mind.
+            self.leaving = self.connection.leaving();
             let any = match self.turn() {
                 Ok(any) => any,
                 Err(hangup) => return hangup,
@@ -139,11 +145,39 @@ impl<'a> Transmission<'a> {
                 Some(_) if idle => return Hangup::Client,
                 Some(until) if Instant::now() >= until => return Hangup::Late,
                 None if idle && self.connection.stopping() => return Hangup::Shutdown,
+                None if idle && self.leaving && self.is_between_requests() => {
+                    return self.left();
+                }
                 _ => {}
             }
             if let Err(hangup) = self.wait() {
                 return hangup;
             }
+        }
+    }
+
+    fn is_between_requests(&self) -> bool {
+        matches!(self.incoming, Incoming::Header)
+    }
+
+    /// S4: the state of the connection. The state of TLS cannot be passed on, so that such a
+    /// connection ends.
+    fn left(self) -> Hangup {
+        let Channel::Plain(socket) = &self.channel else { return Hangup::Shutdown };
+        let Agreement { visit, headers, contexts } = &self.agreement;
+        let export = &visit.served.export;
+        let state = ClientState {
+            who: self.connection.who.clone(),
+            export: export.name.clone(),
+            read_only: self.read_only,
+            len_bytes: export.object.len_bytes(),
+            headers: *headers as u8,
+            contexts: contexts.form(),
+            unread: self.input.bytes().to_vec(),
+        };
+        match socket.as_fd().try_clone_to_owned() {
+            Err(error) => Hangup::Socket(error),
+            Ok(socket) => Hangup::Left(Box::new(HeldClient { socket, state })),
         }
     }
 
@@ -213,7 +247,7 @@ impl<'a> Transmission<'a> {
         self.goodbye.is_none()
             && self.input.has_space()
             && match &self.incoming {
-                Incoming::Header => !self.full(),
+                Incoming::Header => !self.full() && !self.leaving,
                 Incoming::Payload { buffer, .. } => buffer.is_some(),
                 Incoming::Selection { .. } | Incoming::Discarded { .. } => true,
             }
@@ -278,7 +312,7 @@ impl<'a> Transmission<'a> {
     /// anything.
     fn step(&mut self) -> Result<bool, Hangup> {
         match self.incoming {
-            Incoming::Header if self.full() => Ok(false),
+            Incoming::Header if self.full() || self.leaving => Ok(false),
             Incoming::Header => {
                 let len = self.agreement.headers.request_bytes();
                 let Some(bytes) = self.input.bytes().get(..len) else { return Ok(false) };

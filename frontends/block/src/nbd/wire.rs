@@ -148,6 +148,13 @@ pub enum Headers {
     Extended,
 }
 
+impl Headers {
+    /// The form of this number, as `as u8` gives it.
+    pub fn of_number(number: u8) -> Option<Headers> {
+        [Headers::Simple, Headers::Structured, Headers::Extended].into_iter().find(|one| *one as u8 == number)
+    }
+}
+
 /// Encodes the server's first message.
 pub fn greeting() -> Vec<u8> {
     let flags = FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES;

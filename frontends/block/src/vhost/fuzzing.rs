@@ -50,7 +50,7 @@ impl Base {
 }
 
 fn connection(stream: UnixStream) -> Arc<Connection> {
-    Arc::new(Connection::new(Socket::from(stream), "fuzzer".into()))
+    Arc::new(Connection::new(Socket::from(stream), "fuzzer".into(), false))
 }
 
 /// A guest with memory, whose rings are driven by hand.

@@ -12,6 +12,7 @@ mod random;
 mod rig;
 mod server;
 mod status;
+mod succession;
 mod tls;
 mod tools;
 mod transmission;

@@ -128,6 +128,8 @@ pub enum Verb {
     Plan,
     /// Set the largest sizes of several partitions.
     Resize,
+    /// Hand everything over to the server that asks, and end.
+    HandOver,
 }
 
 impl Verb {

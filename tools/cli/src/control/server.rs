@@ -53,6 +53,9 @@ pub struct Listener {
 /// Adds and removes exports and partitions, as a request asks; told how many dirty bytes are left.
 pub type Manage = Box<dyn Fn(Verb, &Request, &mut dyn FnMut(u64)) -> Result<Value, Fault> + Send + Sync>;
 
+/// Passes the connection of a server that takes over to the main thread, which answers it.
+pub type HandOver = Box<dyn Fn(UnixStream) + Send + Sync>;
+
 /// What the threads need to answer requests.
 pub struct Asked {
     /// The cache.
@@ -63,6 +66,8 @@ pub struct Asked {
     pub drain_timeout: Arc<Timeout>,
     /// Adds and removes exports and partitions.
     pub manage: Manage,
+    /// Hands over to the server at the other end of a connection.
+    pub hand_over: HandOver,
     /// When the server began.
     pub started: Instant,
     /// Asks for the figures of NBD clients.
@@ -171,6 +176,10 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
             }
         };
         let body = match request(&line) {
+            Ok((Verb::HandOver, _)) => {
+                (asked.hand_over)(stream.try_clone()?);
+                return Ok(());
+            }
             Ok((Verb::Record, request)) => record(request.record, stream, &mut reader, asked)?,
             Ok((Verb::Events, request)) if request.follow => follow(&request, stream, &reader, asked)?,
             Ok((verb, request)) => {

@@ -401,6 +401,32 @@ impl Catalog {
         }
     }
 
+    /// Whether another server can take over all that this one serves. The error is a sentence.
+    pub fn can_be_replaced(&self) -> Result<(), String> {
+        if let Some(mount) = self.mounts.list().first() {
+            return Err(format!(
+                "{} is mounted, and programs use it through this process; stop the server instead",
+                mount.section.path.get_ref().display()
+            ));
+        }
+        let state = self.state()?;
+        let partitions =
+            state.partitions.iter().map(|owned| (owned.is_in_file, owned.section.name.get_ref()));
+        let exports = state.exports.iter().map(|export| (export.is_in_file, export.section.name.get_ref()));
+        match partitions.chain(exports).find(|(is_in_file, _)| !is_in_file) {
+            Some((_, name)) => Err(format!(
+                "\"{name}\" was added by `octavo ctl` and is not in the configuration; add it there, or remove it"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The name and the text of the configuration in force.
+    pub fn config_in_force(&self) -> Option<(String, String)> {
+        let state = self.lists();
+        state.config.as_ref().map(|config| (config.source.name.clone(), config.source.text.clone()))
+    }
+
     /// A line that counts what the server serves.
     pub fn summary(&self) -> String {
         let counted = |count, what| match count {

@@ -13,23 +13,31 @@
 //! 5. At the first signal the server admits no more clients, gives connected clients a moment to
 //!    finish their requests, and drains every object.
 //! 6. Objects that cannot be drained are named and given up.
+//!
+//! A server that takes over from another one begins with what that one has left (`take_over`), and
+//! a server that is replaced leaves it (`hand_over`).
 
 mod attach;
 mod build;
 mod catalog;
 mod demo;
 mod files;
+mod hand_over;
+mod inheritance;
 mod manage;
 mod mounts;
+mod passing;
 mod reload;
 mod resize;
 mod share;
 mod sockets;
 mod status;
 mod step;
+mod take_over;
 mod tls;
 mod watch;
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
@@ -38,23 +46,27 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use octavo::Cache;
 use octavo::numa::TopologySource;
-use octavo_block::{Address, Server};
+use octavo_block::{Address, Estate, Server};
 
+use crate::config::source::Source;
 use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, check};
 use crate::control::drain;
 use crate::control::events::{Event, EventLog};
 use crate::control::health::{Health, Phase};
+use crate::control::mount::Mounted;
 use crate::control::report::{AskClients, MountReport};
-use crate::control::server::Asked;
+use crate::control::server::{Asked, HandOver};
 use crate::control::stop;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
 use crate::{output, units};
 use catalog::{Catalog, GRACE};
+use inheritance::Inheritance;
 use status::Status;
 use step::Purpose;
+use take_over::Predecessor;
 
 /// Serve disk images and devices to NBD clients
 #[derive(Args)]
@@ -73,6 +85,9 @@ pub struct Arguments {
     /// Check the configuration and serve nothing
     #[arg(long, requires = "config")]
     check: bool,
+    /// Take over from the running server of this configuration: pages, sockets and clients
+    #[arg(long, conflicts_with = "check")]
+    take_over: bool,
     /// Emulate nodes and cores such as 2x4, for tests; replaces the configuration's cache.topology
     #[arg(long, value_name = "NODESxCORES")]
     topology: Option<TopologySource>,
@@ -94,9 +109,18 @@ pub fn run(
     // Again after the configuration is read: reading it can log, too.
     logger::change(log.of_server(&arguments.log, &Wishes::default()));
     logger::take_panics();
-    let config = match &arguments.config {
-        Some(path) => Config::read(path)?,
-        None => demo::config(environment)?,
+    let resumed = match environment.take_successor() {
+        None => None,
+        Some(successor) => match hand_over::guard(environment, successor)? {
+            None => return Ok(()),
+            resumed => resumed,
+        },
+    };
+    let in_force = resumed.as_ref().and_then(|left| left.config.clone());
+    let config = match (in_force, &arguments.config) {
+        (Some((name, text)), _) => Config::parse(Source::new(name, text))?,
+        (None, Some(path)) => Config::read(path)?,
+        (None, None) => demo::config(environment)?,
     };
     logger::change(log.of_server(&arguments.log, &config.log.wishes()));
     check::doubtful(&config);
@@ -111,7 +135,28 @@ pub fn run(
         catalog.apply(config, Purpose::Check, &mut |_| {})?;
         return output::text(&format!("{name}: no problems\n"));
     }
-    serve(&config, &Arc::new(catalog), quiet)
+    let (inheritance, predecessor) = match resumed {
+        Some(left) => (left, Predecessor::None),
+        None if arguments.take_over => take_over::ask(&config)?,
+        None => take_over::stored(environment),
+    };
+    let start = Start { inheritance, predecessor, environment };
+    serve(&config, &Arc::new(catalog), quiet, start)
+}
+
+/// What a server begins with.
+struct Start<'a> {
+    inheritance: Inheritance,
+    predecessor: Predecessor,
+    environment: &'a Environment,
+}
+
+/// Why a server ends.
+enum Ending {
+    /// A signal.
+    Signal(i32),
+    /// Another server takes over, at the other end of the connection.
+    Succession(UnixStream),
 }
 
 /// Whether a file has a content of its own, unlike a pipe.
@@ -120,11 +165,13 @@ fn can_be_read_again(file: &Path) -> bool {
 }
 
 /// Steps 3 to 6.
-fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Error> {
+fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool, start: Start<'_>) -> Result<(), Error> {
     let cache = &catalog.cache;
+    let Start { mut inheritance, predecessor, environment } = start;
     let (stop, stopped) = channel();
     let (hang_up, hung_up) = sync_channel(1);
-    stop::start(cache.clone(), move |signal| _ = stop.send(signal), Some(hang_up))?;
+    let succeed = stop.clone();
+    stop::start(cache.clone(), move |signal| _ = stop.send(Ending::Signal(signal)), Some(hang_up))?;
     let health = Arc::new(Health::new(Instant::now()));
     let clients = || {
         let (images, mounts) = (Arc::clone(&catalog.images), Arc::clone(&catalog.mounts));
@@ -132,13 +179,22 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     };
     let events = config.listen.control.as_ref().map(|_| collect_events(cache)).transpose()?;
     let scraped_at = sockets::scrape(config, cache, &health, clients())?;
+    // No client is accepted before the pages are in, and the predecessor has ended.
+    catalog.server.hold();
+    catalog.server.inherit(std::mem::take(&mut inheritance.estate.listeners));
+    let warm = take_over::expect(catalog, &mut inheritance);
     catalog.apply(config.clone(), Purpose::Start, &mut |_| {})?;
+    take_over::restore(catalog, warm);
     let control = sockets::control(config)?;
     let mounted = sockets::mount(config, cache)?;
     // Last: a client that finds this socket finds the others, too.
     sockets::listen(config, &catalog.server)?;
+    take_over::commit(catalog, predecessor)?;
+    catalog.server.open().map_err(|error| Error::failed(error.to_string()))?;
+    take_over::adopt(catalog, inheritance.estate.clients);
     if let (Some(listener), Some(events)) = (&control, &events) {
-        listener.serve(asked(catalog, clients(), events))?;
+        let hand_over = Box::new(move |successor| _ = succeed.send(Ending::Succession(successor)));
+        listener.serve(asked(catalog, clients(), events, hand_over))?;
     }
     reload_on(hung_up, catalog.clone())?;
     health.enter(Phase::Serving, Instant::now());
@@ -151,17 +207,68 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
         output::notice(&banner(config, &exports, &addresses, scraped_at.as_deref(), mounted.is_some()))?;
     }
 
-    let signal = wait(&stopped, catalog, &health);
+    let ending = loop {
+        match wait(&stopped, catalog, &health) {
+            Ending::Succession(successor) if !hand_over::is_ready(catalog, &successor) => {}
+            ending => break ending,
+        }
+    };
     health.enter(Phase::Draining, Instant::now());
-    supervisor.stopping("no more clients; writing back dirty pages");
-    log::info!(event = "drain"; "{}: no more clients; writing back dirty pages", stop::name(signal));
+    end(catalog, environment, (mounted, events), ending)
+}
+
+/// Steps 5 and 6.
+fn end(
+    catalog: &Catalog,
+    environment: &Environment,
+    (mounted, events): (Option<Mounted>, Option<Arc<EventLog>>),
+    ending: Ending,
+) -> Result<(), Error> {
+    let supervisor = &catalog.supervisor;
+    match &ending {
+        Ending::Signal(signal) => {
+            supervisor.stopping("no more clients; writing back dirty pages");
+            let name = stop::name(*signal);
+            log::info!(event = "drain"; "{name}: no more clients; writing back dirty pages");
+        }
+        Ending::Succession(_) => {
+            log::info!(event = "drain"; "another server takes over: writing back dirty pages");
+        }
+    }
+    let is_left = matches!(ending, Ending::Succession(_)) || environment.stored_max() > 0;
     catalog.stop();
-    catalog.server.shutdown(GRACE);
+    let estate = match is_left {
+        true => catalog.server.hand_over(GRACE),
+        false => {
+            catalog.server.shutdown(GRACE);
+            Estate::default()
+        }
+    };
     catalog.mounts.end(catalog.drain_timeout.get());
     // The control socket stays open, so that `octavo ctl` can watch the drain. The control file
     // system is unmounted; unmounting does not wait for a setting that takes long.
     drop(mounted);
-    let refusals = drain::drain(drain::objects(cache), catalog.drain_timeout.get(), |dirty_bytes| {
+    drain_all(catalog, events.as_deref())?;
+    if !is_left {
+        return Ok(());
+    }
+    let pages = hand_over::evacuate(catalog)?;
+    match ending {
+        Ending::Signal(_) => {
+            hand_over::store(catalog, environment.stored_max(), pages, estate);
+            Ok(())
+        }
+        Ending::Succession(successor) => {
+            Err(hand_over::become_guard(environment, catalog, (pages, estate), successor))
+        }
+    }
+}
+
+/// Writes all dirty pages. The error names what is lost.
+fn drain_all(catalog: &Catalog, events: Option<&EventLog>) -> Result<(), Error> {
+    let supervisor = &catalog.supervisor;
+    let objects = drain::objects(&catalog.cache);
+    let refusals = drain::drain(objects, catalog.drain_timeout.get(), |dirty_bytes| {
         if dirty_bytes > 0 {
             let progress = format!("draining: {} dirty left", units::human_bytes(dirty_bytes));
             log::info!("{progress}");
@@ -173,7 +280,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool) -> Result<(), Err
     catalog.recorders.stop_all();
     let give_up = |refusal: drain::Refusal| {
         let (name, line) = (refusal.name.clone(), drain::lost(refusal));
-        if let Some(events) = &events {
+        if let Some(events) = events {
             events.add(Event { object: Some(name), ..Event::new("given-up", "error", line.clone()) });
         }
         line
@@ -199,7 +306,7 @@ fn collect_events(cache: &Cache) -> Result<Arc<EventLog>, Error> {
 }
 
 /// What the control socket needs to answer. The server has started.
-fn asked(catalog: &Arc<Catalog>, clients: AskClients, events: &Arc<EventLog>) -> Asked {
+fn asked(catalog: &Arc<Catalog>, clients: AskClients, events: &Arc<EventLog>, hand_over: HandOver) -> Asked {
     let text = format!("octavo {} serves: {}", env!("CARGO_PKG_VERSION"), catalog.summary());
     events.add(Event::new("start", "info", text));
     let managed = catalog.clone();
@@ -208,6 +315,7 @@ fn asked(catalog: &Arc<Catalog>, clients: AskClients, events: &Arc<EventLog>) ->
         recorders: Arc::clone(&catalog.recorders),
         drain_timeout: Arc::clone(&catalog.drain_timeout),
         manage: Box::new(move |verb, request, progress| manage::answer(&managed, verb, request, progress)),
+        hand_over,
         started: Instant::now(),
         clients,
         waiting: Arc::default(),
@@ -230,14 +338,14 @@ fn reload_on(hung_up: Receiver<()>, catalog: Arc<Catalog>) -> Result<(), Error> 
     std::thread::Builder::new().name("reload".into()).spawn(reload).map_err(failed).map(drop)
 }
 
-/// Sleeps until a signal arrives, and logs the status line while there is traffic.
-fn wait(stopped: &Receiver<i32>, catalog: &Catalog, health: &Health) -> i32 {
+/// Sleeps until the server is to end, and logs the status line while there is traffic.
+fn wait(stopped: &Receiver<Ending>, catalog: &Catalog, health: &Health) -> Ending {
     let (cache, supervisor) = (&catalog.cache, &catalog.supervisor);
     let mut status = Status::new(cache, Instant::now());
     let (mut looked, mut is_busy) = (Instant::now(), false);
     loop {
         match stopped.recv_timeout(supervisor.period(status.period())) {
-            Ok(signal) => return signal,
+            Ok(ending) => return ending,
             Err(RecvTimeoutError::Timeout) => {
                 // A watchdog may wake this thread more often.
                 if looked.elapsed() >= status.period() {

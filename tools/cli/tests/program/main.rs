@@ -50,6 +50,7 @@ mod supervised;
 mod system_calls;
 mod tls;
 mod trace;
+mod upgrade;
 mod vhost;
 mod vm_page;
 mod web;

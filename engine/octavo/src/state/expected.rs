@@ -1,0 +1,28 @@
+//! [`Expected`]: what a partition has in common with one of another process, whose pages it will
+//! take in (`evacuation/`, E5).
+
+use std::collections::HashMap;
+
+use octavo_disk::Identity;
+use octavo_recording::Secret;
+
+/// A partition whose pages are expected.
+pub(crate) struct Expected {
+    pub secret: Secret,
+    /// The number that the next object would have got there.
+    pub next_id: u64,
+    /// The numbers of the stores' objects there. A store can be open several times.
+    pub objects: Vec<(Identity, u64)>,
+}
+
+impl Expected {
+    /// The numbers by their stores, the lowest last.
+    pub fn numbers(&self) -> HashMap<Identity, Vec<u64>> {
+        let mut numbers: HashMap<Identity, Vec<u64>> = HashMap::new();
+        for (identity, id) in &self.objects {
+            numbers.entry(identity.clone()).or_default().push(*id);
+        }
+        numbers.values_mut().for_each(|ids| ids.sort_unstable_by(|one, other| other.cmp(one)));
+        numbers
+    }
+}

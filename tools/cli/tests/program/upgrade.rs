@@ -1,0 +1,307 @@
+//! `octavo serve --take-over`: one server replaces another under the eyes of its clients.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use crate::clients;
+use crate::nbd_client::Client;
+use crate::random::{self, Random};
+use crate::server::{Directory, PATIENCE, Server, Setup, octavo, octavo_fails, program, wait_until};
+
+const PAGE: u64 = 4096;
+
+/// Starts a server that takes over from the one in this directory.
+fn spawn(directory: &Directory, config: &str) -> Server {
+    let mut command = program(&["serve", "--take-over", "--config"]);
+    command.arg(directory.join(config));
+    Server::spawn(command, directory, directory.join("nbd.sock"), directory.join("control.sock"))
+}
+
+/// Replaces a server, which must end with success.
+fn replace(directory: &Directory, old: &mut Server) {
+    let new = spawn(directory, "octavo.toml");
+    assert_eq!(old.wait().code(), Some(0), "{}", new.log());
+    *old = new;
+    // Its answers say that it serves.
+    old.stat();
+}
+
+fn misses(server: &Server) -> u64 {
+    server.stat()["partitions"][0]["misses"].as_u64().unwrap()
+}
+
+fn block(number: u64, version: u64) -> Vec<u8> {
+    (0..PAGE).map(|at| (number * 31 + version * 7 + at) as u8).collect()
+}
+
+#[test]
+fn a_client_reads_and_writes_through_upgrades_and_finds_every_page_in_the_cache() {
+    let directory = Directory::new();
+    let mut server = Server::start(&directory, &Setup::default());
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    for number in 0..1000 {
+        client.write(number * PAGE, &block(number, 0));
+    }
+    for version in 1..4 {
+        assert!(server.dirty_bytes() > 0 || version > 1);
+        replace(&directory, &mut server);
+        // The connection is the one from the beginning.
+        for number in 0..1000 {
+            assert_eq!(
+                client.read(number * PAGE, PAGE as usize),
+                block(number, version - 1),
+                "block {number}"
+            );
+        }
+        assert_eq!(misses(&server), 0, "{}", server.log());
+        for number in 0..1000 {
+            client.write(number * PAGE, &block(number, version));
+        }
+    }
+    assert_eq!(client.flush(), 0);
+    let disk = File::open(directory.join("disk")).unwrap();
+    let mut bytes = vec![0; PAGE as usize];
+    for number in 0..1000 {
+        disk.read_exact_at(&mut bytes, number * PAGE).unwrap();
+        assert_eq!(bytes, block(number, 3), "block {number}");
+    }
+}
+
+/// Writes and reads blocks of its own until told to stop, and checks every byte.
+fn work(socket: &Path, first: u64, mut random: Random, is_over: &AtomicBool) -> u64 {
+    let mut client = Client::connect(socket, "disk").unwrap();
+    let mut versions = [0; 200];
+    let mut requests = 0;
+    while !is_over.load(SeqCst) {
+        let number = random.below(200);
+        let at = (first + number) * PAGE;
+        match random.below(3) {
+            0 => {
+                versions[number as usize] += 1;
+                client.write(at, &block(number, versions[number as usize]));
+            }
+            _ if versions[number as usize] > 0 => {
+                assert_eq!(client.read(at, PAGE as usize), block(number, versions[number as usize]));
+            }
+            _ => assert_eq!(client.flush(), 0),
+        }
+        requests += 1;
+    }
+    requests
+}
+
+/// `OCTAVO_CYCLES` sets the number of upgrades.
+#[test]
+fn clients_under_load_see_no_error_while_servers_replace_each_other_and_partitions_are_resized() {
+    let cycles = std::env::var("OCTAVO_CYCLES").map_or(6, |cycles| cycles.parse().expect("a number"));
+    let directory = Directory::new();
+    let mut server = Server::start(&directory, &Setup::default());
+    let mut random = random::seeded("upgrade");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (socket, is_over) = (directory.join("nbd.sock"), &is_over);
+        let workers: Vec<_> = (0..3)
+            .map(|worker| {
+                let (socket, random) = (socket.clone(), Random::new(random.next_u64()));
+                scope.spawn(move || work(&socket, worker * 200, random, is_over))
+            })
+            .collect();
+        for cycle in 0..cycles {
+            replace(&directory, &mut server);
+            let max = format!("max={}MiB", 4 + cycle % 5 * 4);
+            server.ctl_succeed(&["set", "p", &max]);
+        }
+        is_over.store(true, SeqCst);
+        workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
+    });
+}
+
+#[test]
+fn a_real_client_verifies_its_writes_across_upgrades() {
+    if !clients::present(&["fio"]) {
+        return;
+    }
+    let directory = Directory::new();
+    let mut server = Server::start(&directory, &Setup::default());
+    let uri = server.uri("disk");
+    let mut fio = Command::new("fio")
+        .args(["--name=upgrade", "--ioengine=nbd", "--rw=randrw", "--bs=4k", "--iodepth=8", "--size=8m"])
+        .args(["--verify=crc32c", "--verify_fatal=1", "--time_based", "--runtime=6", "--output-format=terse"])
+        .arg(format!("--uri={uri}"))
+        .current_dir(directory.join(""))
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut upgrades = 0;
+    while fio.try_wait().unwrap().is_none() {
+        replace(&directory, &mut server);
+        upgrades += 1;
+    }
+    assert!(fio.wait().unwrap().success(), "{}", server.log());
+    assert!(upgrades > 1, "{upgrades} upgrades");
+}
+
+#[test]
+fn a_successor_that_cannot_serve_changes_nothing_for_clients() {
+    let directory = Directory::new();
+    let server = Server::start(&directory, &Setup::default());
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.write(0, &block(0, 1));
+    let text = std::fs::read_to_string(directory.join("octavo.toml")).unwrap();
+    // An export that cannot be opened: the successor finds that out when it has everything.
+    let wrong = text.clone() + "[[export]]\nname = \"gone\"\npath = \"/nowhere/at/all\"\npartition = \"p\"\n";
+    std::fs::write(directory.join("wrong.toml"), wrong).unwrap();
+    let wrong = directory.join("wrong.toml");
+    let failed = octavo(&["serve", "--take-over", "--config", wrong.to_str().unwrap()]);
+    assert_eq!(failed.status.code(), Some(2), "{failed:?}");
+    // Not even a broken file keeps the former server from going on with its own configuration.
+    std::fs::write(directory.join("octavo.toml"), "broken").unwrap();
+    assert_eq!(client.read(0, PAGE as usize), block(0, 1));
+    client.write(PAGE, &block(1, 1));
+    assert_eq!(client.flush(), 0);
+    assert!(server.stat()["uptime_s"].is_u64());
+    assert!(Client::connect(&server.nbd, "disk").is_ok());
+    std::fs::write(directory.join("octavo.toml"), text).unwrap();
+    drop(server);
+}
+
+#[test]
+fn a_server_without_a_predecessor_says_so() {
+    let directory = Directory::new();
+    Server::start(&directory, &Setup::default()).stop();
+    let config = directory.join("octavo.toml");
+    let complaint = octavo_fails(&["serve", "--take-over", "--config", config.to_str().unwrap()], 1);
+    assert!(complaint.contains("there is no running server to take over from"), "{complaint}");
+}
+
+#[test]
+fn what_only_ctl_has_added_is_not_lost_in_an_upgrade() {
+    let directory = Directory::new();
+    let server = Server::start(&directory, &Setup::default());
+    let more = directory.disk("more", 1 << 20);
+    let path = more.to_str().unwrap();
+    server.ctl_succeed(&["export", "add", "more", "--path", path, "--partition", "p"]);
+    let config = directory.join("octavo.toml");
+    let complaint = octavo_fails(&["serve", "--take-over", "--config", config.to_str().unwrap()], 1);
+    assert!(complaint.contains("\"more\" was added by `octavo ctl`"), "{complaint}");
+    assert!(Client::connect(&server.nbd, "more").is_ok());
+}
+
+/// A killed process may leave either server; whatever is left, no flushed byte is lost.
+#[test]
+fn no_flushed_byte_is_lost_if_either_server_is_killed_during_an_upgrade() {
+    let directory = Directory::new();
+    let mut random = random::seeded("killed upgrade");
+    let disk = directory.disk("disk", 16 << 20);
+    for round in 0..8u64 {
+        let mut old = Server::start(&directory, &Setup::default());
+        let mut client = Client::connect(&old.nbd, "disk").unwrap();
+        for number in 0..1500 {
+            client.write(number * PAGE, &block(number, round));
+        }
+        assert_eq!(client.flush(), 0);
+        let config = directory.join("octavo.toml");
+        let log = File::options().append(true).open(directory.join("stderr")).unwrap();
+        let mut new = program(&["serve", "--take-over", "--config"])
+            .arg(config)
+            .stdout(std::process::Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(random.below(60)));
+        match round % 2 {
+            0 => old.signal("KILL"),
+            _ => new.kill().unwrap(),
+        }
+        if round % 2 == 0 {
+            old.wait();
+            // The successor serves, or has ended because it got nothing.
+            wait_until(
+                || "the successor neither serves nor ends".into(),
+                || new.try_wait().unwrap().is_some() || Client::connect(&old.nbd, "disk").is_ok(),
+            );
+        } else {
+            new.wait().unwrap();
+            wait_until(|| old.log(), || old.ctl(&["stat"]).status.success());
+            for number in 0..1500 {
+                assert_eq!(client.read(number * PAGE, PAGE as usize), block(number, round));
+            }
+        }
+        let _ = new.kill();
+        let _ = new.wait();
+        if round % 2 == 1 {
+            old.signal("KILL");
+            old.wait();
+        }
+        let file = File::open(&disk).unwrap();
+        let mut bytes = vec![0; PAGE as usize];
+        for number in 0..1500 {
+            file.read_exact_at(&mut bytes, number * PAGE).unwrap();
+            assert_eq!(bytes, block(number, round), "round {round}, block {number}");
+        }
+    }
+}
+
+/// Resident bytes of a process.
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let rss = text.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB"));
+    rss.map_or(0, |kib| kib.parse::<u64>().unwrap() << 10)
+}
+
+/// Bytes of the file of pages that a process has open.
+fn pages_of(pid: u32) -> Option<u64> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.into_iter().find_map(|descriptor| {
+        let link = std::fs::read_link(descriptor.path()).ok()?;
+        let is_pages = link.to_string_lossy().contains("octavo-pages");
+        is_pages
+            .then(|| std::fs::metadata(descriptor.path()).ok())
+            .flatten()
+            .map(|found| found.blocks() * 512)
+    })
+}
+
+#[test]
+fn both_servers_and_the_pages_between_them_stay_within_the_bound_and_a_chunk() {
+    let directory = Directory::new();
+    directory.disk("disk", 128 << 20);
+    let setup = Setup { memory_max: "96MiB", ..Setup::default() };
+    let mut old = Server::start(&directory, &setup);
+    let mut client = Client::connect(&old.nbd, "disk").unwrap();
+    for at in 0..128 {
+        client.write(at << 20, &vec![at as u8; 1 << 20]);
+    }
+    let alone = resident(old.pid());
+    assert!(alone > 80 << 20, "{alone} bytes");
+    let mut command = program(&["serve", "--take-over", "--config"]);
+    command.arg(directory.join("octavo.toml")).stdout(std::process::Stdio::null());
+    let log = File::options().append(true).open(directory.join("stderr")).unwrap();
+    let mut new = command.stderr(log).spawn().unwrap();
+    let (mut most, mut with_pages, begun) = (0, 0, std::time::Instant::now());
+    while old_lives(&old) {
+        assert!(begun.elapsed() < PATIENCE, "{}", old.log());
+        // Against the direction in which pages move, so that none is counted twice.
+        let (in_new, in_file) = (resident(new.id()), pages_of(old.pid()).or_else(|| pages_of(new.id())));
+        most = most.max(in_new + in_file.unwrap_or(0) + resident(old.pid()));
+        with_pages += u64::from(in_file.is_some());
+    }
+    old.wait();
+    println!("{} MiB alone, at most {} MiB together, {with_pages} looks", alone >> 20, most >> 20);
+    // A program without a cache takes less than 24 MiB, and the second one has the buffers that are
+    // set aside from the beginning.
+    assert!(most <= (96 << 20) + (2 << 20) + 2 * (24 << 20), "{} MiB", most >> 20);
+    assert_eq!(client.read(127 << 20, 4096), vec![127; 4096]);
+    drop(client);
+    new.kill().unwrap();
+    new.wait().unwrap();
+}
+
+fn old_lives(old: &Server) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", old.pid())).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
