@@ -56,6 +56,6 @@ function drawMoves() {
     return;
   }
   const rows = moves.map((event) => el("li", {}, el("time", {}, clock(event.time_ms)), ` ${event.text}`,
-    event.reason ? el("span", { class: "note" }, ` (${event.reason})`) : null));
+    event.reason && !event.text.includes(event.reason) ? el("span", { class: "note" }, ` (${event.reason})`) : null));
   at("moves").replaceChildren(el("h3", {}, "Latest moves"), el("ul", { class: "plain" }, ...rows));
 }

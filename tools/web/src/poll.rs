@@ -24,8 +24,11 @@ const CURVES_EVERY: Duration = Duration::from_secs(10);
 /// Pace of the list of exports.
 const OBJECTS_EVERY: Duration = Duration::from_secs(2);
 
-/// Pace of sets and files, which only recordings get unasked.
-const DETAILS_EVERY: Duration = Duration::from_secs(60);
+/// Pace of the files of mounts, which only recordings get unasked.
+const FILES_EVERY: Duration = Duration::from_secs(60);
+
+/// The most files that are recorded; a page lists no more.
+const FILES_MAX: usize = 200;
 
 /// The most partitions whose curves and sets are asked for.
 const CURVES_MAX: usize = 64;
@@ -81,7 +84,7 @@ pub struct Poller<N> {
     events: VecDeque<Value>,
     curves_at: Option<Instant>,
     objects_at: Option<Instant>,
-    details_at: Option<Instant>,
+    files_at: Option<Instant>,
 }
 
 impl<N: News> Poller<N> {
@@ -102,7 +105,7 @@ impl<N: News> Poller<N> {
             events: VecDeque::new(),
             curves_at: None,
             objects_at: None,
-            details_at: None,
+            files_at: None,
         }
     }
 
@@ -233,9 +236,12 @@ impl<N: News> Poller<N> {
         }
         if is_due(&mut self.curves_at, CURVES_EVERY) {
             let _ = self.curves(stat).await;
+            if self.news.is_recording() {
+                let _ = self.sets(stat).await;
+            }
         }
-        if self.news.is_recording() && is_due(&mut self.details_at, DETAILS_EVERY) {
-            let _ = self.details(stat).await;
+        if self.news.is_recording() && is_due(&mut self.files_at, FILES_EVERY) {
+            let _ = self.files().await;
         }
     }
 
@@ -271,14 +277,23 @@ impl<N: News> Poller<N> {
         Ok(())
     }
 
-    async fn details(&mut self, stat: &Stat) -> Result<(), Fault> {
+    /// Records the sets, which pages ask for on demand.
+    async fn sets(&mut self, stat: &Stat) -> Result<(), Fault> {
         for partition in stat.partitions.iter().take(CURVES_MAX) {
             if let Some(mut sets) = self.offered("sets", json!({"partition": partition.name})).await? {
                 sets["partition"] = partition.name.as_str().into();
                 self.news.keep(Topic::Sets, sets.to_string());
             }
         }
-        if let Some(files) = self.offered("files", json!({})).await? {
+        Ok(())
+    }
+
+    /// Records the files of mounts, which pages ask for on demand.
+    async fn files(&mut self) -> Result<(), Fault> {
+        if let Some(mut files) = self.offered("files", json!({})).await? {
+            if let Some(list) = files["files"].as_array_mut() {
+                list.truncate(FILES_MAX);
+            }
             self.news.keep(Topic::Files, files.to_string());
         }
         Ok(())

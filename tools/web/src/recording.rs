@@ -57,6 +57,15 @@ impl Recorder {
     /// Appends news. The error is a sentence.
     pub fn append(&mut self, topic: Topic, json: &str) -> Result<(), String> {
         let line = format!(r#"{{"topic":"{}","data":{json}}}"#, topic.name());
+        if line.len() as u64 > self.bytes_max / 4 {
+            log::warn!(
+                "{}: {} bytes of {} are too much for it",
+                self.path.display(),
+                line.len(),
+                topic.name()
+            );
+            return Ok(());
+        }
         if self.file_bytes + line.len() as u64 > self.bytes_max / 2 {
             self.rotate()?;
         }
@@ -178,6 +187,12 @@ impl Reading {
                 // Each line has the sets of one partition.
                 let name = data["partition"].as_str().unwrap_or_default().to_owned();
                 self.latest.entry(topic.name()).or_insert_with(|| json!({}))[name] = data;
+            }
+            Topic::Objects => {
+                // Their rates are differences.
+                if let Some(former) = self.latest.insert(topic.name(), data) {
+                    self.latest.insert("formerObjects", former);
+                }
             }
             _ => {
                 self.latest.insert(topic.name(), data);

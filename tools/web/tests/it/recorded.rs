@@ -56,6 +56,19 @@ fn another_file_is_neither_appended_to_nor_read() {
     assert!(Reading::of_file(&folder.path().join("none")).err().unwrap().contains("none: No such file"));
 }
 
+/// A line that alone is longer than a file may be would break the bound, however often the file is
+/// renamed.
+#[test]
+fn news_that_are_too_long_for_the_bound_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("figures.jsonl");
+    let mut recorder = Recorder::open(&path, BYTES_MIN).unwrap();
+    recorder.append(Topic::Files, &json!({"files": "x".repeat(BYTES_MIN as usize)}).to_string()).unwrap();
+    recorder.append(Topic::Interval, &interval(1)).unwrap();
+    assert!(path.metadata().unwrap().len() < 4096);
+    assert_eq!(Reading::of_file(&path).unwrap().history.held().0, 1);
+}
+
 #[test]
 fn what_a_page_showed_is_in_the_report_of_its_recording() {
     let folder = tempfile::tempdir().unwrap();
