@@ -75,6 +75,9 @@ impl Cache {
     ///
     /// # Errors
     /// An error of the file before any page came in. `Unsupported` in a child of `fork`.
+    ///
+    /// # Examples
+    /// See [`evacuate`](Cache::evacuate).
     pub fn restore(&self, warm: WarmPages) -> io::Result<Restored> {
         if self.core().shared.is_forked() {
             return Err(io::ErrorKind::Unsupported.into());

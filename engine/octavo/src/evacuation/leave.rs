@@ -60,6 +60,32 @@ impl Cache {
     /// # Errors
     /// Any error of the file. The objects are closed then, too, and every byte is in its store, but
     /// the file is not complete. `Unsupported` in a child of `fork`.
+    ///
+    /// # Examples
+    /// ```
+    /// use octavo::{Cache, CacheConfig, Object, PartitionConfig, WarmPages, disk::{OpenOptions, Store}};
+    /// # let folder = std::env::temp_dir().join(format!("octavo-evacuate-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let (path, pages) = (folder.join("file"), folder.join("pages"));
+    /// # std::fs::write(&path, [7; 8192])?;
+    /// let open = |cache: &Cache| -> Result<Object, Box<dyn std::error::Error>> {
+    ///     let partition = cache.partition(PartitionConfig::new("app"))?;
+    ///     Ok(partition.open(Store::open(&path, &OpenOptions::default())?, "file")?)
+    /// };
+    /// let old = Cache::new(CacheConfig::default())?;
+    /// open(&old)?.read_at(0, &mut [0; 8192])?;
+    /// old.evacuate(&std::fs::File::create(&pages)?)?;
+    ///
+    /// // Usually in another process, which has the file as a descriptor.
+    /// let file = std::fs::File::options().read(true).write(true).open(&pages)?;
+    /// let (new, warm) = (Cache::new(CacheConfig::default())?, WarmPages::open(file)?);
+    /// new.expect(&warm);
+    /// let object = open(&new)?;
+    /// assert_eq!(new.restore(warm)?.pages, 2);
+    /// assert!(object.is_resident(4096));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn evacuate(&self, into: &File) -> io::Result<Evacuated> {
         if self.core().shared.is_forked() {
             return Err(io::ErrorKind::Unsupported.into());
