@@ -63,7 +63,8 @@ impl Cache {
     ///
     /// # Examples
     /// ```
-    /// use octavo::{Cache, CacheConfig, Object, PartitionConfig, WarmPages, disk::{OpenOptions, Store}};
+    /// use octavo::disk::{OpenOptions, Store};
+    /// use octavo::{Cache, CacheConfig, Object, PartitionConfig, WarmPages};
     /// # let folder = std::env::temp_dir().join(format!("octavo-evacuate-{}", std::process::id()));
     /// # std::fs::create_dir_all(&folder)?;
     /// # let (path, pages) = (folder.join("file"), folder.join("pages"));
