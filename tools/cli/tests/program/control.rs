@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use serde_json::{Value, json};
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup, assert_has, octavo_fails, program, served};
+use crate::server::{Directory, Server, Setup, assert_has, octavo_fails, program, served, wait_until};
 
 #[test]
 fn stat_counts_what_clients_did() {
@@ -16,6 +16,8 @@ fn stat_counts_what_clients_did() {
     client.write(4096, &[1; 8192]);
     client.read(4096, 8192);
     client.read(0, 4096);
+    // The connection that found the server listening was accepted before this client's.
+    wait_until(|| "only the client is left".into(), || server.stat()["connections"] == 1);
     let stat = server.stat();
     assert_has(&stat, json!({"connections": 1, "pid": server.pid()}));
     let partition = &stat["partitions"][0];

@@ -80,6 +80,8 @@ fn metrics_agree_with_stat() {
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.write(4096, &[1; 8192]);
     client.read(0, 12_288);
+    // The connection that found the server listening was accepted before this client's.
+    server::wait_until(|| "only the client is left".into(), || server.stat()["connections"] == 1);
     // The server's own work in between changes none of the figures that are compared.
     let (stat, samples) = (server.stat(), scrape(&address));
     let partition = &stat["partitions"][0];
