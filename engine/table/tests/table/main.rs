@@ -16,8 +16,9 @@ mod known;
 mod layout;
 #[cfg(not(any(loom, shuttle, miri)))]
 mod monitor;
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 mod occupancy;
+#[cfg(not(any(loom, shuttle, miri)))]
 mod placement;
 #[cfg(not(any(loom, shuttle)))]
 mod policies;
