@@ -41,4 +41,5 @@ mod sizing;
 mod tenants;
 mod threads;
 mod twin;
+mod units;
 mod watchdog;
