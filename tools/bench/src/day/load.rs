@@ -143,7 +143,8 @@ impl Tenant {
             stream.write_all(&self.message(0, &request)).map_err(Error::at("NBD"))?;
             let (_, error) = reply(stream)?;
             if error != 0 {
-                state.trouble(format!("{}: a read at block {first} fails with error {error}", self.disk.name));
+                state
+                    .trouble(format!("{}: a read at block {first} fails with error {error}", self.disk.name));
                 continue;
             }
             self.take(stream, &request, state, settles)?;
@@ -275,7 +276,10 @@ impl Tenant {
             WRITE => "write",
             _ => "flush",
         };
-        state.trouble(format!("{}: a {what} at block {} fails with error {error}", self.disk.name, request.first));
+        state.trouble(format!(
+            "{}: a {what} at block {} fails with error {error}",
+            self.disk.name, request.first
+        ));
     }
 
     /// Compares the file with the twin, after the server has closed it.

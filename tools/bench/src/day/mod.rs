@@ -128,7 +128,7 @@ fn day(settings: &Settings, say: &(dyn Fn(&str) + Sync)) -> Result<Report, Error
     let Operator { server, visitor, done, upgrade_resident_bytes, .. } = operator;
     close(server, &state);
     for tenant in tenants.iter().chain([&visitor]) {
-        tenant.compare(&state)?;
+        tenant.compare(&state).unwrap_or_else(|error| state.trouble(error.to_string()));
     }
     let memory = report::Memory { max_bytes: memory_max_bytes, upgrade_bytes: upgrade_resident_bytes };
     Ok(Report::new(settings, elapsed, memory, done, samples, &state))

@@ -60,7 +60,7 @@ pub struct Report {
     pub(super) resident_max_bytes: u64,
     pub(super) descriptors_max: u64,
     pub(super) dirty_max_bytes: u64,
-    /// The longest request during an upgrade: the pause that clients noticed.
+    /// The longest request during and after an upgrade: the pause that clients noticed.
     pub(super) upgrade_pause_us: f64,
     pub(super) phases: Vec<Load>,
     pub(super) events: Vec<Load>,
@@ -157,7 +157,10 @@ impl Report {
                 self.samples,
                 self.samples_missed
             ),
-            format!("the longest request during an upgrade took {:.1} ms", self.upgrade_pause_us / 1e3),
+            format!(
+                "the longest request during and after an upgrade took {:.1} ms",
+                self.upgrade_pause_us / 1e3
+            ),
         ];
         let kinds: Vec<String> =
             self.server_events.iter().map(|(kind, count)| format!("{count} {kind}")).collect();

@@ -90,7 +90,8 @@ impl Samples {
     fn count(&mut self, stat: &Value) {
         let empty = Vec::new();
         let partitions = stat["partitions"].as_array().unwrap_or(&empty);
-        let sum = |key: &str| -> u64 { partitions.iter().filter_map(|partition| partition[key].as_u64()).sum() };
+        let sum =
+            |key: &str| -> u64 { partitions.iter().filter_map(|partition| partition[key].as_u64()).sum() };
         let (pid, hits, misses) = (stat["pid"].as_u64().unwrap_or(0), sum("hits"), sum("misses"));
         if pid != self.before.pid {
             // Another server counts from zero, and numbers its events from 1.

@@ -196,12 +196,7 @@ fn spawn(program: &Path, directory: &Path, takes_over: bool) -> Result<Running, 
 }
 
 /// Writes the configuration of a server for these disks.
-pub fn configure(
-    directory: &Path,
-    memory_max_bytes: u64,
-    weight: u64,
-    disks: &[Disk],
-) -> Result<(), Error> {
+pub fn configure(directory: &Path, memory_max_bytes: u64, weight: u64, disks: &[Disk]) -> Result<(), Error> {
     let mut text = format!("[cache]\nmemory_max = {memory_max_bytes}\n");
     for disk in disks {
         let (name, mode) = (disk.name, mode(disk.mode));

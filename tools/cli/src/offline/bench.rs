@@ -17,7 +17,7 @@ use crate::{interruption, output};
 /// Measure the engine on this machine
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-#[command(disable_help_subcommand = true, subcommand_value_name = "day")]
+#[command(disable_help_subcommand = true)]
 #[command(after_help = "\
 The contestants of a case run in turns; `ratio` compares the engine with each of them, round by round.
 
