@@ -7,8 +7,8 @@
 //!
 //! While the server lives, a read must find the last acknowledged generation, or one of a write
 //! that failed after it. After a kill it may find any generation from the last durable one on. A
-//! write is durable once a flush that follows its acknowledgement is answered; in write-through mode
-//! the store has it when it is acknowledged, so that a killed process cannot lose it.
+//! write is durable once a flush that follows its acknowledgement is answered. In write-through
+//! mode the store has it when it is acknowledged, so that a killed process cannot lose it.
 
 use std::fmt;
 

@@ -26,10 +26,8 @@ mod schedule;
 mod server;
 mod state;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -43,25 +41,12 @@ use server::{Disk, Server, configure};
 use state::State;
 
 pub use report::Report;
-
-/// What a day is made of.
-pub struct Settings {
-    /// The program `octavo`.
-    pub program: PathBuf,
-    /// The directory for disks and sockets. It must not exist; it is removed if nothing was wrong.
-    pub directory: PathBuf,
-    /// How long the day lasts.
-    pub length: Duration,
-    /// The seed of schedule and load.
-    pub seed: u64,
-    /// The user wants the day to end, with a report so far.
-    pub stop: Arc<AtomicBool>,
-}
+pub use state::Settings;
 
 /// The unit of a day's sizes, in bytes: of one shorter than an hour, and of longer ones.
 const UNIT_BYTES: [u64; 2] = [8 << 20, 64 << 20];
 
-/// The memory of the cache, in units: a third of all disks.
+/// The memory of the cache, in units: a quarter of all disks, with the visitor's.
 const MEMORY_UNITS: u64 = 3;
 
 /// The residents with their sizes in units. The store of the last one fails in its upper half.

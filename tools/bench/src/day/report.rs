@@ -7,11 +7,10 @@ use std::time::Duration;
 use octavo_draw::Table;
 use serde::Serialize;
 
-use super::Settings;
 use super::operator::Done;
 use super::samples::{Minute, Samples};
 use super::schedule::{Event, Phase};
-use super::state::State;
+use super::state::{Settings, State};
 use crate::statistics::Histogram;
 
 /// The memory of the day's servers.
@@ -47,7 +46,7 @@ pub struct Report {
     pub(super) flushes: u64,
     /// Requests that a failing store refused, as it should.
     pub(super) refused: u64,
-    /// The number of blocks that were not what they must be.
+    /// How often a block was not what it must be.
     pub lost_count: u64,
     /// The first of them.
     pub(super) lost: Vec<String>,
@@ -143,7 +142,10 @@ impl Report {
                 "{} blocks checked, {} written, {} flushes; a failing store refused {} requests",
                 self.blocks_checked, self.blocks_written, self.flushes, self.refused
             ),
-            format!("{} blocks are wrong, {} steps failed", self.lost_count, self.troubles_count),
+            format!(
+                "wrong blocks were found {} times, {} steps failed",
+                self.lost_count, self.troubles_count
+            ),
             format!(
                 "memory_max {}; resident at most {}, and {} with two servers in an upgrade",
                 bytes(self.memory.max_bytes),

@@ -1,12 +1,27 @@
-//! What the threads of a day share: the current event, the times of requests, and what went wrong.
+//! The settings of a day, and what its threads share: the current event, the times of requests,
+//! and what went wrong.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::schedule::{Event, Phase, Schedule};
 use crate::statistics::Histogram;
+
+/// What a day is made of.
+pub struct Settings {
+    /// The program `octavo`.
+    pub program: PathBuf,
+    /// The directory for disks and sockets. It must not exist; it is removed if nothing was wrong.
+    pub directory: PathBuf,
+    /// How long the day lasts.
+    pub length: Duration,
+    /// The seed of schedule and load.
+    pub seed: u64,
+    /// The user wants the day to end, with a report so far.
+    pub stop: Arc<AtomicBool>,
+}
 
 /// The most sentences of a kind that are kept; later ones are only counted.
 const SENTENCES_MAX: usize = 100;

@@ -88,7 +88,7 @@ fn verdict(report: &Report) -> Result<(), Error> {
     match report.is_good() {
         true => Ok(()),
         false => Err(Error::failed(format!(
-            "{} blocks are wrong and {} steps failed; the report lists them",
+            "wrong blocks were found {} times and {} steps failed; the report lists them",
             report.lost_count, report.troubles_count
         ))),
     }
