@@ -63,7 +63,7 @@ impl Samples {
             samples.sample(socket, state);
             // Seconds that a slow answer has taken are left out.
             next = state.begun.elapsed().max(next) + SECOND;
-            if state.begun.elapsed().as_secs() / 60 >= samples.minutes.len() as u64 + 1 {
+            if state.begun.elapsed().as_secs() / 60 > samples.minutes.len() as u64 {
                 say(&samples.end_minute(state));
             }
         }
