@@ -26,7 +26,6 @@ mod schedule;
 mod server;
 mod state;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use serde_json::json;
@@ -36,7 +35,6 @@ use checker::Mode;
 use load::Tenant;
 use operator::Operator;
 use samples::Samples;
-use schedule::Schedule;
 use server::{Disk, Server, configure};
 use state::State;
 
@@ -93,8 +91,7 @@ fn day(settings: &Settings, say: &(dyn Fn(&str) + Sync)) -> Result<Report, Error
     let residents: Vec<Disk> = tenants.iter().map(|tenant| tenant.disk.clone()).collect();
     let weight = 100;
     configure(directory, memory_max_bytes, weight, &residents)?;
-    let schedule = Schedule::new(seed, settings.length);
-    let state = State::new(schedule, Arc::clone(&settings.stop));
+    let state = State::new(settings);
     let server = Server::start(&settings.program, directory, &state)?;
     let mut operator = Operator {
         state: &state,
@@ -115,7 +112,8 @@ fn day(settings: &Settings, say: &(dyn Fn(&str) + Sync)) -> Result<Report, Error
     for tenant in tenants.iter().chain([&visitor]) {
         tenant.compare(&state).unwrap_or_else(|error| state.trouble(error.to_string()));
     }
-    let memory = report::Memory { max_bytes: memory_max_bytes, upgrade_bytes: upgrade_resident_bytes };
+    let upgrade_bytes = upgrade_resident_bytes;
+    let memory = report::Memory { max_bytes: memory_max_bytes, upgrade_bytes };
     Ok(Report::new(settings, elapsed, memory, done, samples, &state))
 }
 

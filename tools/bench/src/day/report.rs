@@ -57,6 +57,8 @@ pub struct Report {
     pub(super) memory: Memory,
     /// The most memory that the sampled processes had together.
     pub(super) resident_max_bytes: u64,
+    /// The same without the pages of the program's file.
+    pub(super) anonymous_max_bytes: u64,
     pub(super) descriptors_max: u64,
     pub(super) dirty_max_bytes: u64,
     /// The longest request during and after an upgrade: the pause that clients noticed.
@@ -113,6 +115,7 @@ impl Report {
             troubles: troubles.kept.clone(),
             memory,
             resident_max_bytes: most(|minute| minute.resident_max_bytes),
+            anonymous_max_bytes: most(|minute| minute.anonymous_max_bytes),
             descriptors_max: most(|minute| minute.descriptors_max),
             dirty_max_bytes: most(|minute| minute.dirty_max_bytes),
             upgrade_pause_us: upgrade.map_or(0.0, |load| load.max_us),
@@ -147,9 +150,11 @@ impl Report {
                 self.lost_count, self.troubles_count
             ),
             format!(
-                "memory_max {}; resident at most {}, and {} with two servers in an upgrade",
+                "memory_max {}; resident at most {} ({} without the program's own file), and {} with two \
+                servers in an upgrade",
                 bytes(self.memory.max_bytes),
                 bytes(self.resident_max_bytes),
+                bytes(self.anonymous_max_bytes),
                 bytes(self.memory.upgrade_bytes)
             ),
             format!(

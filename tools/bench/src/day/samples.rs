@@ -24,6 +24,8 @@ pub struct Minute {
     /// Hits of all lookups of pages; 0 without lookups.
     pub hit_ratio: f64,
     pub resident_max_bytes: u64,
+    /// Resident memory without the pages of the program's file.
+    pub anonymous_max_bytes: u64,
     pub dirty_max_bytes: u64,
     pub descriptors_max: u64,
 }
@@ -75,7 +77,9 @@ impl Samples {
     fn sample(&mut self, socket: &Path, state: &State) {
         let processes = state.processes().clone();
         let now = &mut self.now;
-        now.resident_max_bytes = now.resident_max_bytes.max(resident_bytes(&processes));
+        let resident = Resident::of(&processes);
+        now.resident_max_bytes = now.resident_max_bytes.max(resident.all_bytes);
+        now.anonymous_max_bytes = now.anonymous_max_bytes.max(resident.anonymous_bytes);
         let descriptors = processes.iter().map(|pid| descriptors(*pid)).sum();
         now.descriptors_max = now.descriptors_max.max(descriptors);
         match ask(socket, json!({"do": "stat"})) {
@@ -130,8 +134,9 @@ impl Samples {
         self.minutes.push(minute);
         (self.now, self.hits, self.lookups) = (Minute::default(), 0, 0);
         format!(
-            "minute {}: {} requests, p99 {:.0} us, hits {:.1} %, resident {}, dirty {}, lost {}",
+            "minute {} of {}: {} requests, p99 {:.0} us, hits {:.1} %, resident {}, dirty {}, lost {}",
             minute.minute,
+            state.length.as_secs().div_ceil(60),
             minute.requests,
             minute.p99_us,
             100.0 * minute.hit_ratio,
@@ -155,16 +160,29 @@ fn state_pauses(state: &State, at: Duration, is_over: &dyn Fn() -> bool) -> bool
     is_over()
 }
 
-/// Returns the resident bytes of processes, and of a file of pages between them: an upgrade's pages
-/// are in memory, but not in a process.
-pub fn resident_bytes(processes: &[u32]) -> u64 {
-    let resident = |pid: &u32| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        let kib = text.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB"));
-        kib.map_or(0, |kib| kib.parse::<u64>().unwrap_or(0) << 10)
-    };
-    let between = processes.iter().find_map(|pid| file_of_pages(*pid)).unwrap_or(0);
-    processes.iter().map(resident).sum::<u64>() + between
+/// The resident memory of processes, and of a file of pages between them: an upgrade's pages are in
+/// memory, but not in a process.
+pub struct Resident {
+    pub all_bytes: u64,
+    /// Without the pages of the program's file.
+    pub anonymous_bytes: u64,
+}
+
+impl Resident {
+    pub fn of(processes: &[u32]) -> Resident {
+        let (mut all_bytes, mut anonymous_bytes) = (0, 0);
+        for pid in processes {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+            let bytes = |key: &str| -> u64 {
+                let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));
+                line.map_or(0, |kib| kib.parse::<u64>().unwrap_or(0) << 10)
+            };
+            all_bytes += bytes("Rss:");
+            anonymous_bytes += bytes("Anonymous:");
+        }
+        let between = processes.iter().find_map(|pid| file_of_pages(*pid)).unwrap_or(0);
+        Resident { all_bytes: all_bytes + between, anonymous_bytes: anonymous_bytes + between }
+    }
 }
 
 fn file_of_pages(pid: u32) -> Option<u64> {

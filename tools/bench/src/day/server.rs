@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::checker::Mode;
 use super::control::ask;
-use super::samples;
+use super::samples::Resident;
 use super::state::State;
 use crate::error::Error;
 use crate::scratch::{self, Running};
@@ -114,7 +114,8 @@ impl Server {
                 break status;
             }
             // The new server first: pages that move to it meanwhile are not counted twice.
-            resident_bytes = resident_bytes.max(samples::resident_bytes(&[new.0.id(), old]));
+            let resident = Resident::of(&[new.0.id(), old]);
+            resident_bytes = resident_bytes.max(resident.all_bytes);
             let status = new.0.try_wait().map_err(Error::at("the new server"))?;
             if let Some(status) = status {
                 state.processes().pop();

@@ -79,6 +79,8 @@ impl Times {
 pub struct State {
     pub schedule: Schedule,
     pub begun: Instant,
+    /// How long the day lasts.
+    pub length: Duration,
     /// The user wants the day to end.
     stop: Arc<AtomicBool>,
     /// The load ends.
@@ -105,11 +107,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    pub fn new(schedule: Schedule, stop: Arc<AtomicBool>) -> State {
+    pub fn new(settings: &Settings) -> State {
         State {
-            schedule,
+            schedule: Schedule::new(settings.seed, settings.length),
             begun: Instant::now(),
-            stop,
+            length: settings.length,
+            stop: Arc::clone(&settings.stop),
             is_over: AtomicBool::new(false),
             event: AtomicUsize::new(0),
             kills: AtomicU64::new(0),
