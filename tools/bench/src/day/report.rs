@@ -150,12 +150,10 @@ impl Report {
                 self.lost_count, self.troubles_count
             ),
             format!(
-                "memory_max {}; resident at most {} ({} without the program's own file), and {} with two \
-                servers in an upgrade",
+                "memory_max {}; resident at most {} ({} without the program's own file)",
                 bytes(self.memory.max_bytes),
                 bytes(self.resident_max_bytes),
-                bytes(self.anonymous_max_bytes),
-                bytes(self.memory.upgrade_bytes)
+                bytes(self.anonymous_max_bytes)
             ),
             format!(
                 "at most {} descriptors, {} dirty; {} samples, {} without an answer",
@@ -164,14 +162,17 @@ impl Report {
                 self.samples,
                 self.samples_missed
             ),
-            format!(
-                "the longest request during and after an upgrade took {:.1} ms",
-                self.upgrade_pause_us / 1e3
-            ),
         ];
         let kinds: Vec<String> =
             self.server_events.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         facts.push(format!("the server's events: {}", kinds.join(", ")));
+        if self.memory.upgrade_bytes > 0 {
+            facts.push(format!(
+                "in an upgrade: two servers with at most {}; the longest request then and soon after {:.1} ms",
+                bytes(self.memory.upgrade_bytes),
+                self.upgrade_pause_us / 1e3
+            ));
+        }
         if self.is_interrupted {
             facts.push("the day was interrupted".into());
         }
