@@ -87,7 +87,7 @@ impl Samples {
             Err(_) => self.missed += 1,
         }
         let events = ask(socket, json!({"do": "events", "after": self.before.event}));
-        self.note_events(&events.unwrap_or_default());
+        self.note_events(&events.unwrap_or_default(), state.begun.elapsed().as_secs());
         self.count += 1;
     }
 
@@ -110,13 +110,13 @@ impl Samples {
         self.now.dirty_max_bytes = self.now.dirty_max_bytes.max(sum("dirty_bytes"));
     }
 
-    fn note_events(&mut self, answer: &Value) {
+    fn note_events(&mut self, answer: &Value, at_s: u64) {
         for event in answer["events"].as_array().into_iter().flatten() {
             let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
             self.before.event = event["number"].as_u64().unwrap_or(self.before.event);
             *self.events.entry(text("kind")).or_default() += 1;
             if text("level") != "info" {
-                self.warnings.add(format!("{}: {}", text("kind"), text("text")));
+                self.warnings.add(format!("after {at_s} s: {}: {}", text("kind"), text("text")));
             }
         }
     }
