@@ -139,7 +139,7 @@ const LAYERS: &[Layer] = &[
             "octavo-fuse",
             "octavo-sim",
         ],
-        others: &["blkio", "hdrhistogram", "libc", "lru", "rustix", "serde", "toml"],
+        others: &["blkio", "hdrhistogram", "libc", "lru", "rustix", "serde", "serde_json", "toml"],
         tests: &[],
     },
     Layer {

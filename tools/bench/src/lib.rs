@@ -14,6 +14,7 @@
 //! | `run.rs`, `page.rs` | running a suite; its HTML page |
 //! | `suite.rs`, `suites/` | cases and figures, as data |
 //! | `drivers/` | the table of drivers; what contestants do in a case |
+//! | `day/` | a day in operation, which is no suite |
 //! | `scratch.rs`, `fio.rs` | files to measure on; fio as a contestant |
 //! | `stage.rs` | what drivers share: the run, the measured cache, the shape of a driver |
 //! | `group.rs` | memory control groups |
@@ -23,6 +24,7 @@
 //! | `turns.rs` | taking turns on pinned threads |
 //! | `stream.rs` | which pages are accessed |
 //! | `clock.rs` | the two clocks |
+//! | `nbd.rs` | the handshake of NBD clients |
 //! | `case.rs` | the keys of a case |
 //! | `reference.rs` | references: bare loops, direct I/O |
 //! | `content.rs` | the content of pages, and its check |
@@ -35,11 +37,13 @@
 mod case;
 mod clock;
 mod content;
+pub mod day;
 mod drivers;
 mod error;
 mod fio;
 mod group;
 mod machine;
+mod nbd;
 mod page;
 mod progress;
 mod reference;

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use octavo_bench::{Begun, Listener, Options, Progress, Row, Suite};
 
+use super::day;
 use super::inputs::{self, Json};
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
@@ -15,6 +16,8 @@ use crate::{interruption, output};
 
 /// Measure the engine on this machine
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(disable_help_subcommand = true)]
 #[command(after_help = "\
 The contestants of a case run in turns; `ratio` compares the engine with each of them, round by round.
 
@@ -24,8 +27,11 @@ Examples:
   octavo bench scaling --html scaling.html
   octavo bench apps fio rocksdb            as root
   octavo bench misses --case 'disk_*' --file /mnt/nvme/scratch --json misses.jsonl
+  octavo bench day --minutes 10            a server in operation, under a load that checks it
   octavo bench ./mine.toml --quick")]
 pub struct Arguments {
+    #[command(subcommand)]
+    operation: Option<Operation>,
     /// What to measure: a suite by name, or a file of one such as ./mine.toml
     #[arg(required_unless_present_any = ["list", "bounded_reader", "flow"])]
     suite: Option<String>,
@@ -66,8 +72,16 @@ pub struct Arguments {
     flow: Option<String>,
 }
 
+#[derive(Subcommand)]
+enum Operation {
+    Day(day::Arguments),
+}
+
 /// Measures, and writes JSON rows as they are measured, or a table at the end.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
+    if let Some(Operation::Day(day)) = &arguments.operation {
+        return day::run(day, environment, quiet);
+    }
     if let Some(path) = &arguments.bounded_reader {
         return octavo_bench::serve_bounded(path).map_err(|error| Error::failed(error.to_string()));
     }

@@ -4,6 +4,7 @@
 //! trace is read; `replay` is what `simulate` does with a recording when nothing else is asked for.
 
 pub mod bench;
+mod day;
 mod fit;
 mod inputs;
 pub mod mrc;

@@ -15,6 +15,7 @@ mod config_errors;
 mod control;
 mod control_client;
 mod control_fs;
+mod day;
 mod default_server;
 mod events;
 mod exports;

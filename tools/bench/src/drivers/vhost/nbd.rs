@@ -1,33 +1,21 @@
 //! [`NbdReader`]: a small NBD client. It sends all requests of a turn in one system call, and takes
 //! as many replies in one call as its buffer holds, so that it costs little beside the server.
 //!
-//! The protocol is the NBD document's fixed newstyle handshake with `NBD_OPT_EXPORT_NAME`, and
-//! simple replies.
+//! The handshake is in `crate::nbd`.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::guest::Checked;
 use crate::content::PAGE_BYTES;
 use crate::error::Error;
+use crate::nbd::{REPLY_BYTES, REPLY_MAGIC, REQUEST_MAGIC, connect};
 use crate::stage::offset;
 use crate::statistics::Histogram;
 use crate::stream::Pages;
 use crate::turns::Worker;
-
-const HANDSHAKE: [u8; 16] = *b"NBDMAGICIHAVEOPT";
-const OPTION_MAGIC: [u8; 8] = *b"IHAVEOPT";
-const EXPORT_NAME: u32 = 1;
-/// Fixed newstyle, and no padding after the export's size.
-const CLIENT_FLAGS: u32 = 3;
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const REPLY_MAGIC: u32 = 0x6744_6698;
-const REPLY_BYTES: usize = 16;
-
-/// The longest time for one request.
-const REQUEST_MAX: Duration = Duration::from_secs(20);
 
 /// Reads pages of an export.
 pub struct NbdReader {
@@ -51,22 +39,7 @@ impl NbdReader {
         pages: Pages,
         checked: Checked,
     ) -> Result<NbdReader, Error> {
-        let wrong = |error: std::io::Error| Error::at("NBD")(error);
-        let mut socket = UnixStream::connect(socket).map_err(wrong)?;
-        socket.set_read_timeout(Some(REQUEST_MAX)).map_err(wrong)?;
-        let mut greeting = [0; 18];
-        socket.read_exact(&mut greeting).map_err(wrong)?;
-        if greeting[..16] != HANDSHAKE {
-            return Err(Error::new("NBD: the server does not speak the newstyle protocol"));
-        }
-        let mut hello = CLIENT_FLAGS.to_be_bytes().to_vec();
-        hello.extend(OPTION_MAGIC);
-        hello.extend(EXPORT_NAME.to_be_bytes());
-        hello.extend((export.len() as u32).to_be_bytes());
-        hello.extend(export.bytes());
-        socket.write_all(&hello).map_err(wrong)?;
-        let mut size_and_flags = [0; 10];
-        socket.read_exact(&mut size_and_flags).map_err(wrong)?;
+        let socket = connect(socket, export)?;
         Ok(NbdReader {
             socket,
             free: (0..depth).collect(),
