@@ -179,9 +179,13 @@ impl FileStore {
                 "direct I/O needs blocks of {block_bytes} bytes, and at most 4096 are supported"
             ));
         }
+        if let Some(Err(error)) = self.ownership.as_ref().map(|owned| owned.share(&self.main, &direct)) {
+            return buffered_because(&format!(
+                "its lock cannot be shared with a direct descriptor ({error})"
+            ));
+        }
         // Sizes in between are rounded up to 4096.
         self.block_bytes = if block_bytes <= 512 { 512 } else { 4096 };
-        // The ownership's lock stays with the buffered descriptor; both live as long as the store.
         // The advice may fail: it only saves the kernel from reading ahead.
         let _ = fadvise(&self.main, 0, None, Advice::Random);
         self.tail = Some(std::mem::replace(&mut self.main, direct));
@@ -445,7 +449,7 @@ impl FileStore {
 impl Drop for FileStore {
     fn drop(&mut self) {
         if let Some(ownership) = &self.ownership {
-            ownership.release(self.tail.as_ref().unwrap_or(&self.main));
+            ownership.release(self.tail.iter().chain([&self.main]));
         }
     }
 }

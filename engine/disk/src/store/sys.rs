@@ -146,12 +146,21 @@ pub(crate) fn generation(file: &File) -> Option<[u8; 4]> {
     unsafe { ioctl(file, request) }.ok().map(libc::c_int::to_le_bytes)
 }
 
-/// The kinds of lock that [`lock_whole`] sets.
+/// The kinds of lock that [`set_lock`] sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockKind {
     Shared,
     Exclusive,
     Unlock,
+}
+
+/// The parts of a file that are locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockedPart {
+    /// From the start to the end, wherever that is.
+    Whole,
+    /// The first byte, whether it exists or not.
+    FirstByte,
 }
 
 fn whole_file(kind: LockKind) -> libc::flock {
@@ -167,10 +176,11 @@ fn whole_file(kind: LockKind) -> libc::flock {
     flock
 }
 
-/// Sets or clears the lock of the open file description on the whole file (`F_OFD_SETLK`, which
+/// Sets or clears the lock of the open file description on a part of the file (`F_OFD_SETLK`, which
 /// `rustix` lacks). Never blocks.
-pub(crate) fn lock_whole(file: &File, kind: LockKind) -> io::Result<()> {
-    let flock = whole_file(kind);
+pub(crate) fn set_lock(file: &File, kind: LockKind, part: LockedPart) -> io::Result<()> {
+    let mut flock = whole_file(kind);
+    flock.l_len = if part == LockedPart::FirstByte { 1 } else { 0 };
     // SAFETY: this command reads one `flock`.
     let returned = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const flock) };
     done(returned).map_err(io::Error::from_raw_os_error)
