@@ -1,7 +1,7 @@
 //! [`Fetcher`]: what asks servers for objects, on threads of its own.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use octavo::disk::Store;
 use octavo::{Cache, Charge};
@@ -72,7 +72,7 @@ impl Fetcher {
             blocks: Arc::new(Semaphore::new(blocks)),
             tier,
             pins_max_bytes: config.pins_max_bytes.unwrap_or(cache.stat().memory_max_bytes / 16),
-            seed: Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()),
+            seed: seed(),
             handle: runtime.handle().clone(),
             config,
         });
@@ -180,6 +180,13 @@ impl Drop for Inner {
             runtime.shutdown_background();
         }
     }
+}
+
+/// Differs between processes, also where each has the same number, as in containers: their pauses
+/// between attempts must differ.
+fn seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64 ^ u64::from(std::process::id())
 }
 
 /// Charges the memory of blocks on their way through the file tier, and its index. Returns how many
