@@ -17,15 +17,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::header::{ALIGN_BYTES, checksum, invalid};
+use super::workers::GOAL_BYTES;
+use crate::ways::WAYS;
 
 const HEAD_BYTES: usize = 24;
 const RECORD_BYTES: usize = 16;
 
-/// The bytes of pages after which a chunk is written. A chunk may have a set's pages more.
-const GOAL_BYTES: usize = 1 << 20;
-
-/// The most records of a chunk: smallest pages, and a set more.
-const RECORDS_MAX: u32 = (GOAL_BYTES / 4096 + 64) as u32;
+/// The most records of a chunk: this program writes fewer, earlier ones wrote up to 1 MiB of the
+/// smallest pages and a set more.
+const RECORDS_MAX: u32 = (1 << 20) / 4096 + 64;
 
 /// A page of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,8 @@ pub(super) struct Chunk {
 
 impl Chunk {
     pub fn new(partition: u32, page_bytes: usize) -> Chunk {
-        Chunk { partition, page_bytes, records: Vec::new(), pages: Vec::new() }
+        let pages = Vec::with_capacity(GOAL_BYTES + WAYS * page_bytes);
+        Chunk { partition, page_bytes, records: Vec::new(), pages }
     }
 
     /// Adds a page, whose bytes `copy` writes to the address that it gets.
@@ -61,16 +62,22 @@ impl Chunk {
         self.pages.len() >= GOAL_BYTES
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
     pub fn clear(&mut self) {
         self.records.clear();
         self.pages.clear();
     }
 
-    /// Writes the pages to the file at `at`. Returns the offset behind them.
-    pub fn write(&self, file: &File, at: u64) -> io::Result<u64> {
-        if self.records.is_empty() {
-            return Ok(at);
-        }
+    /// The bytes that the chunk takes in a file.
+    pub fn len_bytes(&self) -> u64 {
+        pages_after(0, self.records.len()) + self.pages.len() as u64
+    }
+
+    /// Writes the chunk to the file at `at`.
+    pub fn write(&self, file: &File, at: u64) -> io::Result<()> {
         let mut head = Vec::with_capacity(HEAD_BYTES + RECORD_BYTES * self.records.len());
         let numbers = [self.partition, self.page_bytes as u32, self.records.len() as u32, 0];
         numbers.into_iter().for_each(|number| head.extend(number.to_le_bytes()));
@@ -83,10 +90,13 @@ impl Chunk {
         let sum = sum_of(&head);
         head[16..HEAD_BYTES].copy_from_slice(&sum.to_le_bytes());
         file.write_all_at(&head, at)?;
-        let pages = (at + head.len() as u64).next_multiple_of(ALIGN_BYTES);
-        file.write_all_at(&self.pages, pages)?;
-        Ok(pages + self.pages.len() as u64)
+        file.write_all_at(&self.pages, pages_after(at, self.records.len()))
     }
+}
+
+/// Where the pages of a chunk begin that begins at `at`.
+fn pages_after(at: u64, records: usize) -> u64 {
+    (at + (HEAD_BYTES + RECORD_BYTES * records) as u64).next_multiple_of(ALIGN_BYTES)
 }
 
 fn sum_of(head: &[u8]) -> u64 {
@@ -126,7 +136,7 @@ impl Records {
             object: number(record, 8),
             bits: number(record, 12) as u16,
         });
-        let pages = (at + head.len() as u64).next_multiple_of(ALIGN_BYTES);
+        let pages = pages_after(at, count as usize);
         let end = pages + u64::from(count) * u64::from(page_bytes);
         Ok(Records { records: records.collect(), pages, end })
     }

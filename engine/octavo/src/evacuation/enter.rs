@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use octavo_disk::{Identity, IoBuffer, Ring};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -13,6 +15,7 @@ use super::catalog::{ObjectEntry, PartitionEntry};
 use super::chunk::{Record, Records};
 use super::header::mark_used;
 use super::warm::WarmPages;
+use super::workers;
 use crate::api::cache::Cache;
 use crate::api::lifecycle::ClosedRange;
 use crate::control::Partition;
@@ -148,7 +151,7 @@ impl<'a> Arrival<'a> {
             return Err(format!("its pages had {} bytes, and have {page_bytes} now", self.entry.page_bytes));
         }
         let mut guests = self.guests(restored);
-        self.check(&mut guests)?;
+        let chunks = self.check(&mut guests)?;
         for guest in guests.values().filter(|guest| guest.doubt.is_some()) {
             restored.cold.push(self.cold(guest.entry, guest.doubt.clone().unwrap_or_default()));
         }
@@ -160,7 +163,7 @@ impl<'a> Arrival<'a> {
             if !inner.is_untouched() {
                 return Err("it was accessed before its pages came in".to_owned());
             }
-            Ok(self.load(&guests))
+            Ok(self.load(&guests, &chunks))
         })?;
         restored.pages += pages;
         restored.bytes += pages * page_bytes as u64;
@@ -196,15 +199,21 @@ impl<'a> Arrival<'a> {
         guests
     }
 
-    /// E7: checks all records, and compares a sample of the pages.
-    fn check(&self, guests: &mut HashMap<u64, Guest<'a>>) -> Result<(), String> {
+    /// E7: checks all records, and compares a sample of the pages. Returns where the chunks begin.
+    fn check(&self, guests: &mut HashMap<u64, Guest<'a>>) -> Result<Vec<u64>, String> {
         let page_bytes = self.entry.page_bytes as usize;
         let mut buffer = self
             .cache
             .buffer(page_bytes)
             .ok_or("the buffer share has no room to compare pages with their stores")?;
-        let mut pages = 0;
-        self.each_chunk(|chunk| {
+        let (mut pages, mut chunks) = (0, Vec::new());
+        let (mut at, end) = (self.entry.chunks.start, self.entry.chunks.end);
+        while at < end {
+            let chunk = self.chunk(at).map_err(|error| error.to_string())?;
+            if chunk.end > end {
+                return Err("a chunk of pages reaches past the end of its partition".into());
+            }
+            chunks.push(at);
             pages += chunk.records.len() as u64;
             for (nth, record) in chunk.records.iter().enumerate() {
                 let Some(guest) = guests.get_mut(&u64::from(record.object)) else { continue };
@@ -216,11 +225,12 @@ impl<'a> Arrival<'a> {
                     guest.doubt = self.compare(guest, record, at, &mut buffer);
                 }
             }
-        })?;
+            at = chunk.end;
+        }
         if pages != self.entry.pages || guests.values().any(|guest| guest.seen != guest.entry.pages) {
             return Err("the file of pages has not the number of pages that its catalog states".into());
         }
-        Ok(())
+        Ok(chunks)
     }
 
     /// Compares a page of the file with the store. Returns what is wrong.
@@ -246,43 +256,47 @@ impl<'a> Arrival<'a> {
     }
 
     /// E8: returns the number of pages that came in.
-    fn load(&self, guests: &HashMap<u64, Guest<'a>>) -> u64 {
-        let inner = &*self.partition.inner;
-        let is_same_policy = inner.table.policy().name() == self.entry.policy;
-        let page_bytes = inner.page_bytes() as u64;
-        let (mut pages, mut behind) = (0, self.entry.chunks.start);
-        let loaded = self.each_chunk(|chunk| {
-            for (record, at) in chunk.records.iter().zip((chunk.pages..).step_by(page_bytes as usize)) {
-                let Some(guest) = guests.get(&u64::from(record.object)) else { continue };
-                // Another policy's bits would say something else.
-                let bits = if is_same_policy { record.bits } else { 0 };
-                let known = Known { page: PageIndex(record.page), bits };
-                pages += u64::from(inner.enter(guest.object(), known, self.file, at));
+    fn load(&self, guests: &HashMap<u64, Guest<'a>>, chunks: &[u64]) -> u64 {
+        let page_bytes = self.partition.inner.page_bytes();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut pages = 0;
+            while let Some(at) = chunks.get(next.fetch_add(1, Relaxed)) {
+                match self.chunk(*at) {
+                    Ok(chunk) => {
+                        pages += self.take(guests, &chunk);
+                        forget(self.file, *at, chunk.end);
+                    }
+                    // The check has read it a moment ago.
+                    Err(error) => log::warn!(
+                        "partition {}: not all evacuated pages came in: {error}",
+                        self.partition.name()
+                    ),
+                }
             }
-            forget(self.file, behind, chunk.end);
-            behind = chunk.end;
-        });
-        if let Err(error) = loaded {
-            // The check has read all of it a moment ago.
-            log::warn!("partition {}: not all evacuated pages came in: {error}", self.partition.name());
+            pages
+        };
+        workers::run(workers::count(page_bytes, chunks.len()), work).into_iter().sum()
+    }
+
+    /// E8 for a chunk.
+    fn take(&self, guests: &HashMap<u64, Guest<'a>>, chunk: &Records) -> u64 {
+        let inner = &*self.partition.inner;
+        // Another policy's bits would say something else.
+        let is_same_policy = inner.table.policy().name() == self.entry.policy;
+        let mut pages = 0;
+        for (record, at) in chunk.records.iter().zip((chunk.pages..).step_by(inner.page_bytes())) {
+            let Some(guest) = guests.get(&u64::from(record.object)) else { continue };
+            let bits = if is_same_policy { record.bits } else { 0 };
+            let known = Known { page: PageIndex(record.page), bits };
+            pages += u64::from(inner.enter(guest.object(), known, self.file, at));
         }
         pages
     }
 
-    /// Calls `visit` with each chunk of the partition.
-    fn each_chunk(&self, mut visit: impl FnMut(&Records)) -> Result<(), String> {
-        let chunks = &self.entry.chunks;
-        let mut at = chunks.start;
-        while at < chunks.end {
-            let chunk = Records::read(self.file, at, self.number, self.entry.page_bytes)
-                .map_err(|error| error.to_string())?;
-            if chunk.end > chunks.end {
-                return Err("a chunk of pages reaches past the end of its partition".into());
-            }
-            visit(&chunk);
-            at = chunk.end;
-        }
-        Ok(())
+    /// Reads the records of the chunk at `at`.
+    fn chunk(&self, at: u64) -> io::Result<Records> {
+        Records::read(self.file, at, self.number, self.entry.page_bytes)
     }
 }
 

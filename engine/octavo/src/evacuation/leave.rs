@@ -4,12 +4,16 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use octavo_table::{SetGuard, State};
 
 use super::catalog::{Catalog, ObjectEntry, PartitionEntry};
 use super::chunk::{Chunk, Record};
 use super::header::{ALIGN_BYTES, checksum, mark_complete, mark_used};
+use super::workers;
 use crate::api::cache::Cache;
 use crate::api::lifecycle::ClosedRange;
 use crate::control::Partition;
@@ -18,7 +22,7 @@ use crate::flight::{EVERY, Object};
 use crate::memory::copy;
 use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use crate::ways::WAYS;
 
 /// The result of [`Cache::evacuate`].
@@ -91,10 +95,10 @@ impl Cache {
         if self.core().shared.is_forked() {
             return Err(io::ErrorKind::Unsupported.into());
         }
+        let progress = Progress { at: ALIGN_BYTES, written: mark_used(into) };
         let mut leaving = Leaving {
             file: into,
-            at: ALIGN_BYTES,
-            written: mark_used(into),
+            progress: Mutex::new(progress),
             catalog: Catalog::default(),
             refused: Vec::new(),
         };
@@ -106,12 +110,17 @@ impl Cache {
 /// An evacuation in progress.
 struct Leaving<'f> {
     file: &'f File,
+    progress: Mutex<Progress>,
+    catalog: Catalog,
+    refused: Vec<Refused>,
+}
+
+/// The file so far. Threads that fill chunks share it.
+struct Progress {
     /// Where the next chunk begins.
     at: u64,
     /// The first error of the file. No chunk is written after it.
     written: io::Result<()>,
-    catalog: Catalog,
-    refused: Vec<Refused>,
 }
 
 impl Leaving<'_> {
@@ -126,11 +135,12 @@ impl Leaving<'_> {
             }
         }
         // E2.
-        let start = self.at;
+        let start = lock(&self.progress).at;
         let known = |closed: &&ClosedRange| closed.object.inner.store.identity().is_some();
         let mut counts: HashMap<u64, u64> =
             leaving.iter().filter(known).map(|closed| (closed.object.inner.id, 0)).collect();
-        let pages = self.pages(inner, &mut counts);
+        self.pages(inner, &mut counts);
+        let pages = counts.values().sum();
         // E3.
         let objects: Vec<ObjectEntry> = leaving
             .into_iter()
@@ -149,38 +159,57 @@ impl Leaving<'_> {
             policy: inner.table.policy().name().to_owned(),
             secret: inner.secret,
             next_id: lock(&inner.objects).next_id,
-            chunks: start..self.at,
+            chunks: start..lock(&self.progress).at,
             pages,
             objects,
         });
     }
 
     /// E2: writes the pages of the objects in `counts` to the file, and counts them.
-    fn pages(&mut self, partition: &PartitionInner, counts: &mut HashMap<u64, u64>) -> u64 {
-        let mut chunk = Chunk::new(self.catalog.partitions.len() as u32, partition.page_bytes());
-        let mut pages = 0;
+    fn pages(&self, partition: &PartitionInner, counts: &mut HashMap<u64, u64>) {
         let segments: Vec<_> = partition.table.segments().collect();
-        for segment in segments {
-            for mut guard in partition.table.guards_of(segment) {
-                pages += partition.take_set(&mut guard, counts, &mut chunk);
-                drop(guard);
-                if chunk.is_full() {
-                    self.write(&mut chunk);
+        let (next, none) = (AtomicUsize::new(0), counts.clone());
+        let work = || {
+            let mut counts = none.clone();
+            let mut chunk = Chunk::new(self.catalog.partitions.len() as u32, partition.page_bytes());
+            while let Some(segment) = segments.get(next.fetch_add(1, Relaxed)) {
+                for mut guard in partition.table.guards_of(*segment) {
+                    partition.take_set(&mut guard, &mut counts, &mut chunk);
+                    drop(guard);
+                    if chunk.is_full() {
+                        self.write(&mut chunk);
+                    }
                 }
             }
+            self.write(&mut chunk);
+            counts
+        };
+        for (object, count) in
+            workers::run(workers::count(partition.page_bytes(), segments.len()), work).into_iter().flatten()
+        {
+            *counts.entry(object).or_default() += count;
         }
-        self.write(&mut chunk);
-        pages
     }
 
-    fn write(&mut self, chunk: &mut Chunk) {
-        if self.written.is_ok() {
-            match chunk.write(self.file, self.at) {
-                Ok(end) => self.at = end.next_multiple_of(ALIGN_BYTES),
-                Err(error) => self.written = Err(error),
-            }
+    /// Writes a chunk behind all others, and clears it.
+    fn write(&self, chunk: &mut Chunk) {
+        if let Some(at) = self.reserve(chunk)
+            && let Err(error) = chunk.write(self.file, at)
+        {
+            lock(&self.progress).written = Err(error);
         }
         chunk.clear();
+    }
+
+    /// Returns where the chunk belongs, unless there is nothing to write.
+    fn reserve(&self, chunk: &Chunk) -> Option<u64> {
+        let mut progress = lock(&self.progress);
+        if chunk.is_empty() || progress.written.is_err() {
+            return None;
+        }
+        let at = progress.at;
+        progress.at = (at + chunk.len_bytes()).next_multiple_of(ALIGN_BYTES);
+        Some(at)
     }
 
     fn refuse(&mut self, object: &Object, error: Error) {
@@ -192,7 +221,8 @@ impl Leaving<'_> {
 
     /// E4.
     fn finish(self) -> io::Result<Evacuated> {
-        let Leaving { file, at, written, catalog, refused } = self;
+        let Leaving { file, progress, catalog, refused } = self;
+        let Progress { at, written } = progress.into_inner().unwrap_or_else(PoisonError::into_inner);
         written?;
         let bytes = catalog.encode();
         file.write_all_at(&bytes, at)?;
@@ -226,14 +256,9 @@ fn leave(object: &Object) -> Result<Option<ObjectEntry>, Error> {
 }
 
 impl PartitionInner {
-    /// E2 for a set, whose lock the caller holds. Returns the number of pages that left.
-    fn take_set(
-        &self,
-        guard: &mut SetGuard<'_, WAYS>,
-        counts: &mut HashMap<u64, u64>,
-        chunk: &mut Chunk,
-    ) -> u64 {
-        let (mut left, mut free) = (0, Vec::with_capacity(WAYS));
+    /// E2 for a set, whose lock the caller holds.
+    fn take_set(&self, guard: &mut SetGuard<'_, WAYS>, counts: &mut HashMap<u64, u64>, chunk: &mut Chunk) {
+        let mut free = Vec::with_capacity(WAYS);
         let pages: Vec<_> = guard.pages().collect();
         for found in pages {
             let (object, page) = self.page_of(found.tag());
@@ -249,13 +274,11 @@ impl PartitionInner {
                 unsafe { copy::copy_out(self.frames.at(found.index), to, self.page_bytes()) }
             });
             *count += 1;
-            left += 1;
             // A page that was pinned has left its frame to the pins (Detached).
             if self.table.slot(found.index).load().state() == State::Free {
                 free.push(found.index);
             }
         }
         self.frames.give_back_frames(&free);
-        left
     }
 }
