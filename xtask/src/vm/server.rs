@@ -66,14 +66,7 @@ impl Server {
     }
 
     fn start_again(program: &Path, folder: &Path) -> Result<Server, String> {
-        let cannot = |error: std::io::Error| format!("cannot start {}: {error}", program.display());
-        let log = OpenOptions::new().create(true).append(true).open(folder.join("serve.log"));
-        let mut command = Command::new(program);
-        command.arg("serve").arg("--config").arg(folder.join("octavo.toml"));
-        // For objects of S3, whose server does not check signatures.
-        command.env("AWS_SKIP_SIGNATURE", "true");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.map_err(cannot)?);
-        let process = command.spawn().map_err(cannot)?;
+        let process = spawn(program, folder, &[])?;
         let mut server = Server { program: program.to_owned(), folder: folder.to_owned(), process };
         let start = Instant::now();
         while UnixStream::connect(folder.join("control.sock")).is_err() {
@@ -93,6 +86,15 @@ impl Server {
         self.kill();
         *self = Server::start_again(&self.program, &self.folder)?;
         Ok(())
+    }
+
+    /// Lets another process take over, and waits until this one has ended.
+    pub fn replace(&mut self) -> Result<(), String> {
+        let successor = spawn(&self.program, &self.folder, &["--take-over"])?;
+        let mut former = std::mem::replace(&mut self.process, successor);
+        ended(&mut former).inspect_err(|_| {
+            let _ = former.kill();
+        })
     }
 
     /// Waits until this many rings of guests run: each has a thread.
@@ -130,14 +132,7 @@ impl Server {
         if !kill.is_ok_and(|status| status.success()) {
             return Err("cannot send SIGTERM to the server".into());
         }
-        let start = Instant::now();
-        loop {
-            match self.process.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
-                other => return Err(format!("the server did not end well after SIGTERM: {other:?}")),
-            }
-        }
+        ended(&mut self.process)
     }
 
     /// Returns what `octavo ctl` prints.
@@ -161,6 +156,30 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Starts a process that serves the configuration of a folder.
+fn spawn(program: &Path, folder: &Path, words: &[&str]) -> Result<Child, String> {
+    let cannot = |error: std::io::Error| format!("cannot start {}: {error}", program.display());
+    let log = OpenOptions::new().create(true).append(true).open(folder.join("serve.log"));
+    let mut command = Command::new(program);
+    command.arg("serve").arg("--config").arg(folder.join("octavo.toml")).args(words);
+    // For objects of S3, whose server does not check signatures.
+    command.env("AWS_SKIP_SIGNATURE", "true");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.map_err(cannot)?);
+    command.spawn().map_err(cannot)
+}
+
+/// Waits for the end of a server that was told to end.
+fn ended(process: &mut Child) -> Result<(), String> {
+    let start = Instant::now();
+    loop {
+        match process.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
+            other => return Err(format!("the server did not end well: {other:?}")),
+        }
     }
 }
 

@@ -15,6 +15,8 @@ use super::system::INSTALL;
 
 /// How often the server is killed under load.
 const KILLS: u32 = 10;
+/// How often another server takes over under load.
+const UPGRADES: u32 = 5;
 /// The rings of the guest whose server is killed: two for each of two disks.
 const RINGS: usize = 4;
 /// The longest command of a guest: qemu emulates its processors, and the machine may be busy.
@@ -35,6 +37,9 @@ const XFS_LEN: u64 = 320;
 const RECORDS_AT: u64 = EXT4_AT + EXT4_LEN + XFS_LEN;
 const RECORDS_LEN: u64 = 64;
 const RECORD_BYTES: u64 = 4096;
+
+/// What a server says of writes that were not flushed when it was killed.
+const LOST: &str = "the guest has lost them";
 
 /// The line that a guest prints when a record is synced; its number follows.
 const SYNCED: &str = "vm: synced ";
@@ -61,7 +66,7 @@ pub fn run(kit: &Kit) -> Result<(), String> {
     work(kit, &mut guest)?;
     beside_a_broken_guest(kit, &mut guest)?;
     let mut server = server;
-    kill(kit, guest, &mut server)?;
+    interrupt(kit, guest, &mut server)?;
     server.end()?;
     write_back(kit)?;
     let stage = Stage::begin("s3");
@@ -179,9 +184,10 @@ fn beside_a_broken_guest(kit: &Kit, guest: &mut Machine) -> Result<(), String> {
     Ok(())
 }
 
-/// Kills the server under load, then compares what was synced with the image.
-fn kill(kit: &Kit, mut guest: Machine, server: &mut Server) -> Result<(), String> {
-    let stage = Stage::begin("kill");
+/// Kills the server under load, then replaces it by others that take over, and compares what was
+/// synced with the image.
+fn interrupt(kit: &Kit, mut guest: Machine, server: &mut Server) -> Result<(), String> {
+    let stage = Stage::begin("interrupt");
     // Each record is synced as a file and in a partition. Its number is in each of its lines.
     guest.send(&format!(
         "(n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); printf '%04095d\\n' $n > /tmp/record; \
@@ -195,20 +201,26 @@ fn kill(kit: &Kit, mut guest: Machine, server: &mut Server) -> Result<(), String
          --verify_fatal=1 >/tmp/fio 2>&1 && echo vm: verified || { echo vm: fio failed; cat /tmp/fio; \
          touch /tmp/stop; }; done; echo vm: fio ended) &",
     )?;
-    let mut pauses = Vec::new();
-    for kill in 1..=KILLS {
+    let (mut killed, mut upgraded) = (Duration::ZERO, Duration::ZERO);
+    for number in 1..=KILLS + UPGRADES {
         guest.wait_for(SYNCED, PATIENCE)?;
         // Another moment of the load each time.
-        std::thread::sleep(Duration::from_millis(u64::from(kill) * 173 % 1000));
+        std::thread::sleep(Duration::from_millis(u64::from(number) * 173 % 1000));
         // qemu 7.2 forgets a disk whose server dies while the two introduce themselves to each
         // other (`vhost_backend_init failed` in its log): it connects again, and says no more.
         server.wait_for_rings(RINGS)?;
         let start = Instant::now();
-        server.kill_and_restart()?;
-        // A record may have been printed before the kill: the second one came after it.
+        let slowest = if number <= KILLS {
+            server.kill_and_restart()?;
+            &mut killed
+        } else {
+            server.replace()?;
+            &mut upgraded
+        };
+        // A record may have been printed before that: the second one came after it.
         guest.wait_for(SYNCED, PATIENCE)?;
         guest.wait_for(SYNCED, PATIENCE)?;
-        pauses.push(start.elapsed());
+        *slowest = start.elapsed().max(*slowest);
     }
     guest.send("touch /tmp/stop")?;
     guest.wait_for("vm: records ended", PATIENCE)?;
@@ -228,11 +240,17 @@ fn kill(kit: &Kit, mut guest: Machine, server: &mut Server) -> Result<(), String
     compare(kit, &synced)?;
     let (log, _) = log_of(&kit.folder, 0);
     let repeats = log.matches("requests that were in flight").count();
-    let slowest = pauses.iter().max().map_or(0.0, Duration::as_secs_f32);
+    let warm = log.matches("of pages came in").count();
+    if warm < UPGRADES as usize {
+        return Err(format!("{warm} of {UPGRADES} successors took pages over"));
+    }
     stage.end(&format!(
-        "killed {KILLS} times; {} records synced and found twice, {passes} fio runs verified; {repeats} rings \
-         had requests in flight; at most {slowest:.1} s from a kill to the second next record",
-        synced.len()
+        "killed {KILLS} times, upgraded {UPGRADES} times; {} records synced and found twice, {passes} fio runs \
+         verified; {repeats} rings had requests in flight; at most {:.1} s from a kill to the second next \
+         record, {:.1} s from the begin of an upgrade",
+        synced.len(),
+        killed.as_secs_f32(),
+        upgraded.as_secs_f32()
     ));
     Ok(())
 }
@@ -262,7 +280,7 @@ fn compare(kit: &Kit, synced: &[u64]) -> Result<(), String> {
 }
 
 /// In write-back mode a killed server may lose unflushed writes. If it does, the disk must be
-/// broken until the guest is reset. Flushed bytes must survive.
+/// broken until the guest is reset. Flushed bytes must survive. An upgrade must lose nothing.
 fn write_back(kit: &Kit) -> Result<(), String> {
     let stage = Stage::begin("writeback");
     let mut server = serve(kit, "writeback")?;
@@ -276,6 +294,16 @@ fn write_back(kit: &Kit) -> Result<(), String> {
     if guest.run(read, PATIENCE)? != flushed {
         return Err("flushed bytes changed when the server was killed".into());
     }
+    let (_, before) = log_of(&kit.folder, 0);
+    // Around the guest's own cache, and not flushed.
+    let unflushed = "dd if=/tmp/flushed of=/dev/vdb3 bs=64k seek=256 conv=notrunc oflag=direct";
+    guest.run(unflushed, PATIENCE)?;
+    server.replace()?;
+    let read_unflushed =
+        "echo 3 > /proc/sys/vm/drop_caches; dd if=/dev/vdb3 bs=64k skip=256 count=64 | md5sum";
+    if guest.run(read_unflushed, PATIENCE)? != flushed || log_of(&kit.folder, before).0.contains(LOST) {
+        return Err("writes that were not flushed changed in an upgrade".into());
+    }
     // fio writes around the guest's own cache, and does not flush.
     let write = "fio --output-format=terse --name=c --filename=/dev/vdb3 --offset=32m --size=1m --rw=write \
                  --bs=64k --direct=1 --ioengine=libaio --iodepth=4 --end_fsync=0 >/dev/null; echo vm: written; \
@@ -284,9 +312,8 @@ fn write_back(kit: &Kit) -> Result<(), String> {
     guest.wait_for("vm: written", PATIENCE)?;
     let (_, before) = log_of(&kit.folder, 0);
     server.kill_and_restart()?;
-    let refusal = "the guest has lost them";
     let start = Instant::now();
-    while !log_of(&kit.folder, before).0.contains(refusal) {
+    while !log_of(&kit.folder, before).0.contains(LOST) {
         if start.elapsed() > Duration::from_secs(60) {
             return Err("unflushed writes were lost, but the disk is not broken".into());
         }
@@ -298,7 +325,10 @@ fn write_back(kit: &Kit) -> Result<(), String> {
     }
     guest.power_off(PATIENCE)?;
     server.end()?;
-    stage.end("flushed bytes survive a kill; after unflushed ones the disk is broken until a reset");
+    stage.end(
+        "flushed bytes survive a kill, and all bytes an upgrade; after a kill with unflushed ones the disk is \
+         broken until a reset",
+    );
     Ok(())
 }
 
