@@ -3,6 +3,7 @@
 use std::fs::read_to_string;
 use std::time::Duration;
 
+use octavo::pressure::PressureSource;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -54,6 +55,13 @@ pub fn raise_fds_max() {
 /// Resident memory, as in [`Process::resident_bytes`].
 pub fn resident_bytes() -> Option<u64> {
     memory().map(|(_, resident_bytes)| resident_bytes)
+}
+
+/// The share of the last ten seconds in which some process waited for memory: the kernel's PSI, of
+/// the machine or of the groups that limit this process, whichever is worse. `None`: the kernel has
+/// no PSI.
+pub fn memory_stalled_ratio() -> Option<f64> {
+    PressureSource::linux().sample().stalled_percent.map(|percent| percent / 100.0)
 }
 
 /// Bytes that are mapped, and those that are resident.

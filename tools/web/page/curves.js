@@ -2,7 +2,7 @@
 // misses under the common bound, what the server's plan proposes, and a button that applies sizes.
 import { amount, bytes, perSecond, percent } from "./format.js";
 import { at, el, fillTable, hue, numberedBar, svg, swatch } from "./dom.js";
-import { figures, latest, names, numberOf, rate, rowOf } from "./figures.js";
+import { figures, latest, names, numberOf, rowOf } from "./figures.js";
 
 const WIDTH = 340;
 const HEIGHT = 150;
@@ -14,6 +14,8 @@ const MIB = 1 << 20;
 
 // Misses are predicted for the requests of this time.
 const DEMAND_MS = 15_000;
+// A ratio of fewer lookups says little.
+const LOOKUPS_MIN = 1000;
 
 // The sizes that were chosen, by partition; a partition without one keeps its size.
 const chosen = new Map();
@@ -40,15 +42,31 @@ function ratioAt(points, size) {
   return ratio;
 }
 
-// Pages looked up per second.
+// The curve, corrected so that it says what is measured at the present size. It comes from sampled
+// accesses and an LRU of the same size; the policy usually does better. A smaller cache has fewer
+// hits by the curve's proportion, a larger one fewer misses, so no ratio leaves 0 to 1.
+function corrected(points, present, measured) {
+  const then = ratioAt(points, present);
+  if (measured === null || points.length === 0 || present <= 0) return points;
+  const hits = then < 1 ? (1 - measured) / (1 - then) : 0;
+  const misses = then > 0 ? measured / then : 0;
+  const ratio = (point) => (point.bytes < present ? 1 - (1 - point.miss_ratio) * hits
+    : then > 0 ? point.miss_ratio * misses : measured);
+  const here = { bytes: present, miss_ratio: measured };
+  return [...points.filter((point) => point.bytes !== present), here].sort((one, other) => one.bytes - other.bytes)
+    .map((point) => ({ bytes: point.bytes, miss_ratio: point === here ? measured : ratio(point) }));
+}
+
+// Pages looked up per second, and the share of them that missed; null if too few were looked up.
 function demandOf(name) {
-  let [lookups, ms] = [0, 0];
+  let [lookups, misses, ms] = [0, 0, 0];
   for (const interval of latest(DEMAND_MS)) {
     const counts = rowOf(interval, name)?.counts;
     lookups += counts ? counts.hits + counts.misses : 0;
+    misses += counts?.misses ?? 0;
     ms += interval.length_ms;
   }
-  return ms > 0 ? (1000 * lookups) / ms : 0;
+  return [ms > 0 ? (1000 * lookups) / ms : 0, lookups >= LOOKUPS_MIN ? misses / lookups : null];
 }
 
 // Everything about one partition that the section shows.
@@ -58,8 +76,8 @@ function modelOf(name) {
   const row = figures.recent.at(-1) && rowOf(figures.recent.at(-1), name);
   // Limits count metadata, as the plan does, and the curve counts pages alone.
   const present = plan?.current_bytes ?? curve?.current_bytes ?? row?.amounts.allowed_bytes ?? 0;
-  const points = curve?.points ?? [];
-  const demand = demandOf(name);
+  const [demand, measured] = demandOf(name);
+  const points = corrected(curve?.points ?? [], present, measured);
   const size = chosen.get(name) ?? present;
   const missesAt = (bytesOf) => (points.length > 0 ? ratioAt(points, bytesOf) * demand : null);
   return {
@@ -114,8 +132,6 @@ function changed(now, then) {
 function drawBound(models, bound) {
   const { size, now, then } = totals(models);
   const isOver = size > bound;
-  const intervals = latest(DEMAND_MS);
-  const measured = intervals.reduce((total, interval) => total + rate(interval, "misses"), 0) / Math.max(1, intervals.length);
   const rest = isOver ? `over the bound by ${bytes(size - bound)}` : `${bytes(bound - size)} left`;
   const parts = models.map((model) => [model.size, numberOf(model.name), `${model.name} ${bytes(model.size)}`]);
   at("bound").className = isOver ? "over" : "";
@@ -124,7 +140,7 @@ function drawBound(models, bound) {
       el("span", {}, "Sizes ", el("b", {}, bytes(size)), ` of ${bytes(bound)}, `,
         el("b", { class: isOver ? "bad" : null }, rest)),
       el("span", {}, "Predicted misses ", el("b", {}, perSecond(then)), " ", changed(now, then),
-        el("span", { class: "note" }, ` at present ${perSecond(now)}, measured ${perSecond(measured)}`))),
+        el("span", { class: "note" }, ` at present ${perSecond(now)}`))),
     numberedBar(parts, Math.max(bound, size), bound));
 }
 

@@ -3,6 +3,16 @@ import { amount, bytes, duration, perSecond, percent, span } from "./format.js";
 import { at, el, svg } from "./dom.js";
 import { bucketsOf, figures, latest, quantile, rate, sum } from "./figures.js";
 
+// The cache gives memory back when processes wait for it so much of the time.
+const STALLED_RATIO = 0.1;
+
+// Whether the system's need has made the cache smaller.
+function stalls(last) {
+  if (last.memory_stalled_ratio === null) return "the kernel has no PSI";
+  const missing = last.memory_max_bytes - last.memory_allowed_bytes;
+  return last.memory_allowed_bytes > 0 && missing > 0 ? `${bytes(missing)} given back` : "of the last ten seconds";
+}
+
 function p99(intervals, kind) {
   return duration(quantile(bucketsOf(intervals, kind), 0.99));
 }
@@ -32,6 +42,8 @@ function tiles(last) {
       (one) => one.memory_charged_bytes],
     ["Process", bytes(last.resident_bytes), `resident; ${amount(last.connections)} clients`,
       (one) => one.resident_bytes ?? 0],
+    ["Memory stalls", percent(last.memory_stalled_ratio, 1), stalls(last), (one) => one.memory_stalled_ratio ?? 0,
+      last.memory_stalled_ratio >= STALLED_RATIO],
     ["Errors", amount(errors), `${amount(recentErrors)} in the time shown`, (one) => sum(one, "errors"),
       errors > 0],
   ];

@@ -20,12 +20,16 @@ pub struct Interval {
     pub length_ms: u64,
     /// Amounts of the server at its end.
     pub memory_max_bytes: u64,
+    /// What partitions may hold: less than the limit while the system is short of memory.
+    pub memory_allowed_bytes: u64,
     /// Memory charged to partitions.
     pub memory_charged_bytes: u64,
     /// Memory of buffers.
     pub buffers_used_bytes: u64,
     /// Resident memory of the process.
     pub resident_bytes: Option<u64>,
+    /// The share of the last ten seconds in which some process waited for memory.
+    pub memory_stalled_ratio: Option<f64>,
     /// Clients connected.
     pub connections: u64,
     /// Bytes that the reaper moved between partitions in the interval.
@@ -104,9 +108,11 @@ impl Interval {
         };
         Interval {
             memory_max_bytes: after.cache.memory_max_bytes,
+            memory_allowed_bytes: after.memory_allowed_bytes,
             memory_charged_bytes: after.cache.memory_charged_bytes,
             buffers_used_bytes: after.cache.buffers_used_bytes,
             resident_bytes: after.resident_bytes,
+            memory_stalled_ratio: after.memory_stalled_ratio,
             connections: after.connections,
             moved_bytes: after.moved_bytes.saturating_sub(before.moved_bytes),
             partitions: after.partitions.iter().map(row).collect(),

@@ -18,8 +18,12 @@ pub struct Stat {
     pub uptime_s: u64,
     pub connections: u64,
     pub resident_bytes: Option<u64>,
+    pub memory_stalled_ratio: Option<f64>,
     pub cache: CacheStat,
     pub partitions: Vec<PartitionStat>,
+    /// What partitions may hold while the system is short of memory; from `partitions`.
+    #[serde(skip)]
+    pub memory_allowed_bytes: u64,
     /// Bytes that the reaper has moved between partitions; from `partitions`.
     #[serde(skip)]
     pub moved_bytes: u64,
@@ -150,6 +154,8 @@ impl Stat {
     /// Adds the answer to `partitions`.
     pub fn add_limits(&mut self, answer: &Value) {
         self.moved_bytes = answer["reaper"]["moved_bytes"].as_u64().unwrap_or(0);
+        self.memory_allowed_bytes =
+            answer["reaper"]["allowed_bytes"].as_u64().unwrap_or(self.cache.memory_max_bytes);
         for entry in answer["partitions"].as_array().into_iter().flatten() {
             let Ok(limits) = Limits::deserialize(entry) else { continue };
             if let Some(partition) = self.partitions.iter_mut().find(|known| known.name == limits.name) {

@@ -26,7 +26,7 @@ use super::keys::{EXPORT_FIGURES, FIGURES, Figure, NODE_FIGURES};
 use crate::control::health::{Health, Phase};
 use crate::control::report::{AskClients, MountReport, SharedImage};
 use crate::limits;
-use crate::process::Process;
+use crate::process::{self, Process};
 
 /// The media type of [`Metrics::page`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -130,6 +130,9 @@ impl Collector for Server {
         ] {
             one(&mut encoder, name, what, kind, value)?;
         }
+        if let Some(ratio) = process::memory_stalled_ratio() {
+            one(&mut encoder, "memory_stalled_ratio", STALLED, Gauge, ratio)?;
+        }
         let is_draining = self.health.phase() == Phase::Draining;
         one(&mut encoder, "draining", DRAINING, Gauge, u64::from(is_draining))?;
         exports(&mut encoder, &clients.exports[..clients.exports.len().min(EXPORTS_MAX)])?;
@@ -144,6 +147,7 @@ impl Collector for Server {
 
 const ALLOWED: &str =
     "Memory that partitions may hold now; less than the limit while the system is short of memory";
+const STALLED: &str = "Share of the last ten seconds in which some process waited for memory (PSI)";
 const DRAINING: &str = "1 while the server ends: no clients are admitted, dirty pages are written back";
 const HELD_UP: &str = "Partitions whose resize waits for a store that does not answer";
 

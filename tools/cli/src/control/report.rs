@@ -31,6 +31,9 @@ pub struct Report {
     pub connections: u64,
     /// Resident memory of the process; `None` if the kernel does not report it.
     pub resident_bytes: Option<u64>,
+    /// The share of the last ten seconds in which some process waited for memory (PSI); `None` if
+    /// the kernel does not report it.
+    pub memory_stalled_ratio: Option<f64>,
     /// The cache's memory.
     pub cache: CacheReport,
     /// Each partition, in the order of the configuration.
@@ -267,6 +270,7 @@ impl Report {
             uptime_s: 0,
             connections: clients.connections,
             resident_bytes: process::resident_bytes(),
+            memory_stalled_ratio: process::memory_stalled_ratio(),
             cache: CacheReport {
                 memory_max_bytes: stat.memory_max_bytes,
                 memory_charged_bytes: stat.memory_charged_bytes,
