@@ -28,7 +28,7 @@ pub const REQUEST_BYTES_MAX: u64 = 16 << 10;
 pub const REPLY_BYTES_MAX: u64 = 16 << 20;
 
 /// A request. Fields that its verb does not need are left out.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Request {
     /// [`VERSION`].
     pub v: u32,

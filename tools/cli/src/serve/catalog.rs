@@ -31,6 +31,7 @@ use crate::config::s3::S3Section;
 use crate::config::values::Attach;
 use crate::config::{Config, ExportSection, PartitionSection, check};
 use crate::control::drain::{self, Refusal, Timeout};
+use crate::control::protocol::Request;
 use crate::control::recorders::{self, Recorders};
 use crate::control::tree;
 use crate::lock::lock;
@@ -97,8 +98,8 @@ pub struct Owned {
     pub section: PartitionSection,
     /// The partition.
     pub partition: Partition,
-    /// Whether the configuration's file has it. False: `octavo ctl` added it.
-    pub is_in_file: bool,
+    /// The request of `octavo ctl` that added it; `None`: the configuration's file has it.
+    pub asked: Option<Request>,
 }
 
 /// An export.
@@ -111,8 +112,8 @@ pub struct Listed {
     pub len_bytes: u64,
     /// Equal for all paths of its store.
     pub identity: (u64, u64),
-    /// Whether the configuration's file has it. False: `octavo ctl` added it.
-    pub is_in_file: bool,
+    /// The request of `octavo ctl` that added it; `None`: the configuration's file has it.
+    pub asked: Option<Request>,
 }
 
 impl Catalog {
@@ -172,8 +173,9 @@ impl Catalog {
         lock(&self.state)
     }
 
-    /// Adds an export. Returns the name of its partition, and its length. The error is a sentence.
-    pub fn add_export(&self, section: ExportSection) -> Result<(String, u64), String> {
+    /// Adds the export that `request` describes. Returns the name of its partition, and its length.
+    /// The error is a sentence.
+    pub fn add_export(&self, section: ExportSection, request: &Request) -> Result<(String, u64), String> {
         let mut state = self.state()?;
         let (name, path) = (section.name.get_ref(), section.path.get_ref());
         for text in [Some(&section.name), section.description.as_ref()].into_iter().flatten() {
@@ -207,7 +209,7 @@ impl Catalog {
             partition: name.clone(),
             len_bytes,
             identity,
-            is_in_file: false,
+            asked: Some(request.clone()),
         });
         Ok((name, len_bytes))
     }
@@ -334,8 +336,8 @@ impl Catalog {
         }
     }
 
-    /// Adds a partition. The error is a sentence.
-    pub fn add_partition(&self, section: PartitionSection) -> Result<(), String> {
+    /// Adds the partition that `request` describes. The error is a sentence.
+    pub fn add_partition(&self, section: PartitionSection, request: &Request) -> Result<(), String> {
         let mut state = self.state()?;
         let name = section.name.get_ref();
         if name.is_empty() {
@@ -360,7 +362,7 @@ impl Catalog {
             return Err(why);
         }
         log::info!(event = "changed", partition = name.as_str(); "partition \"{name}\" is added");
-        state.partitions.push(Owned { section, partition, is_in_file: false });
+        state.partitions.push(Owned { section, partition, asked: Some(request.clone()) });
         Ok(())
     }
 
@@ -402,6 +404,7 @@ impl Catalog {
     }
 
     /// Whether another server can take over all that this one serves. The error is a sentence.
+    /// Otherwise neither the successor nor this server could serve on.
     pub fn can_be_replaced(&self) -> Result<(), String> {
         if let Some(mount) = self.mounts.list().first() {
             return Err(format!(
@@ -409,15 +412,38 @@ impl Catalog {
                 mount.section.path.get_ref().display()
             ));
         }
-        let state = self.state()?;
-        let partitions =
-            state.partitions.iter().map(|owned| (owned.is_in_file, owned.section.name.get_ref()));
-        let exports = state.exports.iter().map(|export| (export.is_in_file, export.section.name.get_ref()));
-        match partitions.chain(exports).find(|(is_in_file, _)| !is_in_file) {
-            Some((_, name)) => Err(format!(
-                "\"{name}\" was added by `octavo ctl` and is not in the configuration; add it there, or remove it"
-            )),
-            None => Ok(()),
+        // What no process can open again must stay open here.
+        for export in &self.state()?.exports {
+            let (name, path) = (export.section.name.get_ref(), export.section.path.get_ref());
+            match check::identity(path) {
+                Ok(identity) if identity == export.identity => {}
+                Ok(_) => {
+                    let path = path.display();
+                    return Err(format!(
+                        "export \"{name}\": {path} is another file now than the one it serves"
+                    ));
+                }
+                Err(why) => return Err(format!("export \"{name}\": \"{}\" {why}", path.display())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The requests of `octavo ctl` that added partitions and exports which the configuration's
+    /// file lacks, in an order in which they can be repeated.
+    pub fn asked(&self) -> Vec<Request> {
+        let state = self.lists();
+        let partitions = state.partitions.iter().filter_map(|owned| owned.asked.clone());
+        partitions.chain(state.exports.iter().filter_map(|export| export.asked.clone())).collect()
+    }
+
+    /// Whether the server has what a request of [`asked`](Self::asked) adds.
+    pub fn has(&self, request: &Request) -> bool {
+        let state = self.lists();
+        match (&request.object, &request.partition) {
+            (Some(name), _) => state.exports.iter().any(|export| export.section.name.get_ref() == name),
+            (None, Some(name)) => state.partitions.iter().any(|owned| owned.partition.name() == name),
+            (None, None) => false,
         }
     }
 

@@ -99,7 +99,8 @@ pub fn become_guard(
     (pages, estate): (Option<File>, Estate),
     successor: UnixStream,
 ) -> Error {
-    let inheritance = Inheritance { pages, estate, config: catalog.config_in_force() };
+    let (config, asked) = (catalog.config_in_force(), catalog.asked());
+    let inheritance = Inheritance { pages, estate, config, asked };
     let error = match inheritance.into_descriptors() {
         Ok(descriptors) => passing::restart(environment, descriptors, successor),
         Err(error) => error,
@@ -150,7 +151,7 @@ pub fn store(catalog: &Catalog, most: usize, pages: Option<File>, mut estate: Es
         let left = clients - estate.clients.len();
         log::warn!("{left} clients are disconnected: FileDescriptorStoreMax is {most}");
     }
-    let inheritance = Inheritance { pages, estate, config: None };
+    let inheritance = Inheritance { pages, estate, config: None, asked: catalog.asked() };
     let stored = inheritance.into_descriptors().and_then(|descriptors| {
         descriptors.iter().enumerate().try_for_each(|(number, descriptor)| {
             catalog.supervisor.keep(&format!("{STORED}{number}"), descriptor.as_fd())

@@ -1,6 +1,7 @@
 //! [`Inheritance`]: what a server leaves to the next one, as a list of descriptors that can be
 //! passed to another process. The first is a file in memory that describes the others: the pages,
-//! the listening sockets, the connections of NBD clients.
+//! the listening sockets, the connections of NBD clients. It also has what the configuration lacks:
+//! the partitions and exports that `octavo ctl` has added.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +12,11 @@ use octavo_block::{ClientState, Estate, HeldClient, HeldListener};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
+use crate::control::protocol::Request;
+
 /// Raised by every change that an older or newer server would misunderstand.
-const VERSION: u32 = 1;
+/// Version 1 lacks what `octavo ctl` has added, and was written only where there was nothing.
+const VERSION: u32 = 2;
 
 /// The largest description that is read: thousands of clients.
 const BYTES_MAX: u64 = 256 << 20;
@@ -26,6 +30,9 @@ pub struct Inheritance {
     pub estate: Estate,
     /// The configuration that was in force, for a server that resumes: name and text.
     pub config: Option<(String, String)>,
+    /// The requests of `octavo ctl` that added partitions and exports which the configuration
+    /// lacks.
+    pub asked: Vec<Request>,
 }
 
 /// The description.
@@ -34,6 +41,8 @@ struct Manifest {
     version: u32,
     has_pages: bool,
     config: Option<(String, String)>,
+    #[serde(default)]
+    asked: Vec<Request>,
     listeners: Vec<String>,
     clients: Vec<Client>,
 }
@@ -57,7 +66,7 @@ pub fn memory_file(name: &str) -> io::Result<File> {
 impl Inheritance {
     /// The descriptors to pass on.
     pub fn into_descriptors(self) -> io::Result<Vec<OwnedFd>> {
-        let Inheritance { pages, estate, config } = self;
+        let Inheritance { pages, estate, config, asked } = self;
         let mut clients = Vec::new();
         let mut sockets = Vec::new();
         let listeners = estate.listeners.iter().map(|held| held.address.to_string()).collect();
@@ -67,7 +76,8 @@ impl Inheritance {
             clients.push(Client { who, export, read_only, len_bytes, headers, contexts, unread });
             sockets.push(socket);
         }
-        let manifest = Manifest { version: VERSION, has_pages: pages.is_some(), config, listeners, clients };
+        let has_pages = pages.is_some();
+        let manifest = Manifest { version: VERSION, has_pages, config, asked, listeners, clients };
         let file = memory_file("octavo-manifest")?;
         file.write_all_at(&serde_json::to_vec(&manifest)?, 0)?;
         let first = [Some(file), pages].into_iter().flatten().map(OwnedFd::from);
@@ -80,9 +90,9 @@ impl Inheritance {
         let Some(first) = descriptors.next() else { return Ok(Inheritance::default()) };
         let manifest = read(&File::from(first))
             .map_err(|error| format!("what the former server left cannot be read: {error}"))?;
-        if manifest.version != VERSION {
+        if !(1..=VERSION).contains(&manifest.version) {
             return Err(format!(
-                "the former server left what version {} of the hand-over describes; this one knows version {VERSION}",
+                "the former server left what version {} of the hand-over describes; this one knows versions up to {VERSION}",
                 manifest.version
             ));
         }
@@ -99,7 +109,7 @@ impl Inheritance {
             let state = ClientState { who, export, read_only, len_bytes, headers, contexts, unread };
             estate.clients.push(HeldClient { socket: next()?, state });
         }
-        Ok(Inheritance { pages, estate, config: manifest.config })
+        Ok(Inheritance { pages, estate, config: manifest.config, asked: manifest.asked })
     }
 }
 
@@ -116,6 +126,7 @@ fn read(file: &File) -> io::Result<Manifest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::protocol::Verb;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -141,13 +152,17 @@ mod tests {
             clients: vec![HeldClient { socket: client.into(), state: state.clone() }],
         };
         let config = Some(("octavo.toml".to_owned(), "[cache]".to_owned()));
-        let passed = Inheritance { pages: Some(pages), estate, config: config.clone() };
+        let values = vec![("path".to_owned(), "/b".to_owned())];
+        let more = Request { object: Some("more".into()), values, ..Request::new(Verb::ExportAdd) };
+        let passed =
+            Inheritance { pages: Some(pages), estate, config: config.clone(), asked: vec![more.clone()] };
         let taken = Inheritance::of_descriptors(passed.into_descriptors().unwrap()).unwrap();
         let mut bytes = [0; 5];
         taken.pages.unwrap().read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!((&bytes, taken.config), (b"pages", config));
         assert_eq!(taken.estate.listeners[0].address.to_string(), "unix:/run/a:b");
         assert_eq!(taken.estate.clients[0].state, state);
+        assert_eq!((&taken.asked[0].object, &taken.asked[0].values), (&more.object, &more.values));
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub fn answer(
             if let Some(share) = &section.share {
                 answer["share"] = share.get_ref().as_str().into();
             }
-            let (partition, len_bytes) = catalog.add_export(section)?;
+            let (partition, len_bytes) = catalog.add_export(section, request)?;
             log::info!(event = "changed", export = name; "export \"{name}\" is added");
             answer["partition"] = partition.into();
             answer["len_bytes"] = len_bytes.into();
@@ -55,7 +55,7 @@ pub fn answer(
         Verb::PartitionAdd => {
             let name = named(&request.partition, "partition")?;
             let section: PartitionSection = section("partition", name, request)?;
-            catalog.add_partition(section)?;
+            catalog.add_partition(section, request)?;
             Ok(json!({"name": name}))
         }
         Verb::PartitionRemove => {

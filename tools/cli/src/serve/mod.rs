@@ -184,6 +184,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool, start: Start<'_>)
     catalog.server.inherit(std::mem::take(&mut inheritance.estate.listeners));
     let warm = take_over::expect(catalog, &mut inheritance);
     catalog.apply(config.clone(), Purpose::Start, &mut |_| {})?;
+    take_over::add(catalog, &inheritance.asked, &predecessor)?;
     take_over::restore(catalog, warm);
     let control = sockets::control(config)?;
     let mounted = sockets::mount(config, cache)?;

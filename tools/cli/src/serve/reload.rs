@@ -211,7 +211,7 @@ impl Catalog {
             match (offered, identity) {
                 (Ok(len_bytes), Ok(identity)) => {
                     let partition = config.partition_of(&section).unwrap_or_default().to_owned();
-                    state.exports.push(Listed { section, partition, len_bytes, identity, is_in_file: true });
+                    state.exports.push(Listed { section, partition, len_bytes, identity, asked: None });
                 }
                 (Err(why), _) | (_, Err(why)) => {
                     left.push(format!("export \"{}\" is not served: {why}", section.name.get_ref()));
@@ -257,13 +257,13 @@ impl Catalog {
         for section in std::mem::take(&mut config.partitions) {
             let name = section.name.get_ref();
             if let Some(owned) = state.partitions.iter_mut().find(|owned| owned.partition.name() == name) {
-                (owned.section, owned.is_in_file) = (section, true);
+                (owned.section, owned.asked) = (section, None);
             }
         }
         for section in std::mem::take(&mut config.exports) {
             let same = |export: &&mut Listed| export.section.is_same(&section);
             if let Some(export) = state.exports.iter_mut().find(same) {
-                (export.section, export.is_in_file) = (section, true);
+                (export.section, export.asked) = (section, None);
             }
         }
         state.config = Some(config);

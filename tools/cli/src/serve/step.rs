@@ -284,12 +284,12 @@ impl<'a> Step<'a> {
             |export: &&Listed| config.exports.iter().all(|section| section.name != export.section.name);
         for export in state.exports.iter().filter(is_missing) {
             let name = export.section.name.get_ref();
-            let change = match export.is_in_file {
+            let change = match export.asked.is_none() {
                 true => "removed",
                 false => "kept: it is not in the file; `octavo ctl` added it",
             };
             plan.changes.push(Change::new("export", name, change.into()));
-            if export.is_in_file {
+            if export.asked.is_none() {
                 plan.exports_removed.push((name.clone(), None));
             }
         }
@@ -302,7 +302,7 @@ impl<'a> Step<'a> {
             let remaining: Vec<&String> = remaining
                 .filter(|name| !plan.exports_removed.iter().any(|(gone, _)| gone == *name))
                 .collect();
-            match (owned.is_in_file, remaining.first()) {
+            match (owned.asked.is_none(), remaining.first()) {
                 (false, _) => {
                     let change = "kept: it is not in the file; `octavo ctl` added it";
                     plan.changes.push(Change::new("partition", name, change.into()));
@@ -319,7 +319,7 @@ impl<'a> Step<'a> {
         self.keep_partitions_of_mounts(plan);
         for section in &plan.partitions_added {
             let twin = |owned: &&Owned| {
-                !owned.is_in_file
+                owned.asked.is_some()
                     && tree::path_of(owned.partition.name()) == tree::path_of(section.name.get_ref())
             };
             if let Some(owned) = state.partitions.iter().find(twin) {
@@ -345,7 +345,7 @@ impl<'a> Step<'a> {
                 let name = listed.section.name.get_ref();
                 if plan.exports_removed.iter().any(|(gone, _)| gone == name) {
                     is_waiting = true;
-                } else if !listed.is_in_file {
+                } else if listed.asked.is_some() {
                     let shown = section.path.get_ref().display();
                     let why =
                         format!("\"{shown}\" is exported already, as \"{name}\", which `octavo ctl` added");
@@ -501,7 +501,7 @@ impl<'a> Step<'a> {
                 self.report(file, why);
             }
             plan.changes.push(Change::new("partition", partition.name(), "added".into()));
-            made.push(Owned { section: section.clone(), partition, is_in_file: true });
+            made.push(Owned { section: section.clone(), partition, asked: None });
         }
         made
     }

@@ -13,9 +13,10 @@ use rustix::net::{Shutdown, shutdown};
 use super::catalog::Catalog;
 use super::hand_over::SERVING;
 use super::inheritance::Inheritance;
+use super::manage;
 use super::passing;
 use crate::config::Config;
-use crate::control::protocol::{self, Request, Verb};
+use crate::control::protocol::{self, Fault, Request, Verb};
 use crate::environment::{Environment, STORED};
 use crate::error::Error;
 use crate::units::human_bytes;
@@ -83,6 +84,24 @@ pub fn expect(catalog: &Catalog, inheritance: &mut Inheritance) -> Option<WarmPa
             None
         }
     }
+}
+
+/// Adds what `octavo ctl` had added to the predecessor, unless the configuration has it now. A
+/// successor that cannot must not take over; any other server starts without it.
+pub fn add(catalog: &Catalog, asked: &[Request], predecessor: &Predecessor) -> Result<(), Error> {
+    for request in asked.iter().filter(|request| !catalog.has(request)) {
+        let added = Verb::of(&request.verb).map_err(Fault::from);
+        let added = added.and_then(|verb| manage::answer(catalog, verb, request, &mut |_| {}));
+        let Err(fault) = added else { continue };
+        let name = request.object.as_ref().or(request.partition.as_ref());
+        let name = name.map_or("", String::as_str);
+        let why = format!("\"{name}\", which `octavo ctl` had added, is not served: {}", fault.message);
+        match predecessor {
+            Predecessor::Running(_) => return Err(Error::failed(why)),
+            Predecessor::None | Predecessor::Stored(_) => log::warn!("{why}"),
+        }
+    }
+    Ok(())
 }
 
 /// Takes the pages in.

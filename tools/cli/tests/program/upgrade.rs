@@ -11,6 +11,7 @@ use crate::clients;
 use crate::nbd_client::Client;
 use crate::random::{self, Random};
 use crate::server::{Directory, PATIENCE, Server, Setup, octavo, octavo_fails, program, wait_until};
+use crate::vhost::Vmm;
 
 const PAGE: u64 = 4096;
 
@@ -69,6 +70,31 @@ fn a_client_reads_and_writes_through_upgrades_and_finds_every_page_in_the_cache(
         disk.read_exact_at(&mut bytes, number * PAGE).unwrap();
         assert_eq!(bytes, block(number, 3), "block {number}");
     }
+}
+
+/// What a guest with requests in flight sees is a trial of its own: `cargo xtask vm`.
+#[test]
+fn a_vmm_connects_again_after_an_upgrade_and_finds_every_page_in_the_cache() {
+    let directory = Directory::new();
+    let (disk, socket) = (directory.disk("vm", 1 << 20), directory.join("vm.sock"));
+    let listen = format!(
+        "[[export]]\nname = \"vm\"\npath = \"{}\"\npartition = \"p\"\nattach = \"vhost-user:{}\"",
+        disk.display(),
+        socket.display()
+    );
+    let mut server = Server::start(&directory, &Setup { listen: &listen, ..Setup::default() });
+    let mut vmm = Vmm::connect(&socket);
+    vmm.read(0, 1 << 20);
+    for _ in 0..2 {
+        replace(&directory, &mut server);
+        // The connection of before has ended with its server.
+        vmm = Vmm::connect(&socket);
+        vmm.read(0, 1 << 20);
+        let stat = server.stat();
+        let partition = &stat["partitions"][0];
+        assert_eq!((&partition["hits"], &partition["misses"]), (&256.into(), &0.into()), "{}", server.log());
+    }
+    drop(vmm);
 }
 
 /// Writes and reads blocks of its own until told to stop, and checks every byte.
@@ -178,17 +204,72 @@ fn a_server_without_a_predecessor_says_so() {
     assert!(complaint.contains("there is no running server to take over from"), "{complaint}");
 }
 
+/// Such servers could not be upgraded at all: hosts whose disks come and go by `octavo ctl`.
 #[test]
-fn what_only_ctl_has_added_is_not_lost_in_an_upgrade() {
+fn what_only_ctl_has_added_is_served_by_the_successor_too() {
     let directory = Directory::new();
-    let server = Server::start(&directory, &Setup::default());
+    let mut server = Server::start(&directory, &Setup::default());
     let more = directory.disk("more", 1 << 20);
     let path = more.to_str().unwrap();
-    server.ctl_succeed(&["export", "add", "more", "--path", path, "--partition", "p"]);
+    server.ctl_succeed(&["partition", "add", "extra", "--max", "8MiB"]);
+    server.ctl_succeed(&["export", "add", "more", "--path", path, "--partition", "extra"]);
+    let mut client = Client::connect(&server.nbd, "more").unwrap();
+    (0..100).for_each(|number| client.write(number * PAGE, &block(number, 1)));
+    for _ in 0..2 {
+        replace(&directory, &mut server);
+        for number in 0..100 {
+            assert_eq!(client.read(number * PAGE, PAGE as usize), block(number, 1), "block {number}");
+        }
+        let stat = server.stat();
+        let extra = &stat["partitions"][1];
+        assert_eq!((&extra["name"], &extra["misses"]), (&"extra".into(), &0.into()), "{}", server.log());
+        // A reload knows that the file does not have it, and keeps it.
+        let said = server.ctl_succeed(&["reload"]);
+        assert!(said.contains("`octavo ctl` added it"), "{said}");
+    }
+    // A successor that cannot serve it leaves the former server in place.
     let config = directory.join("octavo.toml");
+    let third = directory.disk("third", 1 << 20);
+    server.ctl_succeed(&["export", "add", "third", "--path", third.to_str().unwrap(), "--partition", "p"]);
+    let (text, wrong) = (std::fs::read_to_string(&config).unwrap(), directory.join("wrong.toml"));
+    std::fs::write(&wrong, text.replace("\"p\"", "\"q\"")).unwrap();
+    let complaint = octavo_fails(&["serve", "--take-over", "--config", wrong.to_str().unwrap()], 1);
+    assert!(complaint.contains("\"third\", which `octavo ctl` had added, is not served"), "{complaint}");
+    assert!(Client::connect(&server.nbd, "third").is_ok());
+    assert_eq!(client.read(0, PAGE as usize), block(0, 1));
+    // The file has it now.
+    let export = format!(
+        "[[partition]]\nname = \"extra\"\n[[export]]\nname = \"more\"\npath = \"{path}\"\npartition = \"extra\"\n"
+    );
+    let text = std::fs::read_to_string(&config).unwrap() + &export;
+    std::fs::write(&config, text).unwrap();
+    replace(&directory, &mut server);
+    assert_eq!(client.read(PAGE, PAGE as usize), block(1, 1));
+    let said = server.ctl_succeed(&["reload"]);
+    assert!(said.contains("\"third\"") && !said.contains("\"more\""), "{said}");
+}
+
+/// A file that was removed while it is served can be opened by nobody: neither by the successor nor,
+/// when that has failed, by the former server again.
+#[test]
+fn a_server_whose_file_is_gone_or_another_one_is_not_replaced() {
+    let directory = Directory::new();
+    let server = Server::start(&directory, &Setup::default());
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.write(0, &block(0, 1));
+    let (disk, hidden) = (directory.join("disk"), directory.join("hidden"));
+    std::fs::rename(&disk, &hidden).unwrap();
+    let config = directory.join("octavo.toml");
+    let complaint = octavo_fails(&["serve", "--take-over", "--config", config.to_str().unwrap()], 2);
+    assert!(complaint.contains("does not exist"), "{complaint}");
+    std::fs::copy(&hidden, &disk).unwrap();
     let complaint = octavo_fails(&["serve", "--take-over", "--config", config.to_str().unwrap()], 1);
-    assert!(complaint.contains("\"more\" was added by `octavo ctl`"), "{complaint}");
-    assert!(Client::connect(&server.nbd, "more").is_ok());
+    assert!(complaint.contains("is another file now than the one it serves"), "{complaint}");
+    assert_eq!(client.read(0, PAGE as usize), block(0, 1));
+    std::fs::rename(&hidden, &disk).unwrap();
+    let mut server = server;
+    replace(&directory, &mut server);
+    assert_eq!(client.read(0, PAGE as usize), block(0, 1));
 }
 
 /// A killed process may leave either server; whatever is left, no flushed byte is lost.
