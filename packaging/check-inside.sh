@@ -115,6 +115,31 @@ sudo -u alice nbdinfo --size 'nbd+unix:///vm1?socket=/run/octavo/nbd.sock'
 refused sudo -u alice octavo ctl stat
 systemctl stop guest
 
+say "a restart keeps pages and clients where systemd keeps descriptors (254 or later)"
+systemd=$(systemctl --version | awk 'NR == 1 { print $2 }')
+load() {
+	cd /root
+	fio --name=load --ioengine=nbd --uri='nbd+unix:///vm1?socket=/run/octavo/nbd.sock' --rw=randrw --bs=4k \
+		--iodepth=8 --size=32m --verify=crc32c --verify_fatal=1 --time_based --runtime=15 --output=/check/fio
+}
+since=$(date '+%Y-%m-%d %H:%M:%S')
+load &
+until_so has_read
+for _ in 1 2 3; do
+	sleep 2
+	systemctl restart octavo
+done
+journalctl -u octavo --no-pager --since "$since" > /check/restarts
+if [ "$systemd" -ge 254 ]; then
+	wait $!
+	[ "$(grep -c 'of pages came in' /check/restarts)" = 3 ]
+	[ "$(grep -c '1 clients are taken over' /check/restarts)" = 3 ]
+	say "systemd $systemd: three restarts under fio; its connection and its data stayed"
+else
+	wait $! || true
+	say "systemd $systemd: restarts are cold"
+fi
+
 say "docs/VM.md: libvirt"
 cd /check
 block xml '<domain' | sed "s/<domain type='kvm'>/<domain type='qemu'>/" > vm1.xml

@@ -100,6 +100,11 @@ pub const LONG: &[&Step] = &[
         run: web,
     },
     &Step {
+        name: "day",
+        purpose: "ten minutes of a server in operation under verified load, with an upgrade and a kill",
+        run: day,
+    },
+    &Step {
         name: "resident",
         purpose: "memory_max bounds the process through 100,000 connections and 40,000 threads (minutes)",
         run: resident,
@@ -165,7 +170,9 @@ fn package(root: &Path) -> Outcome {
         Err(error) => Outcome::Failed(format!("{program}: {error}")),
     };
     match run("make", &["deb"]) {
-        Outcome::Passed => run("packaging/check.sh", &[]),
+        Outcome::Passed => Outcome::first_bad(
+            ["bookworm", "trixie"].map(|release| run("packaging/check.sh", &["--release", release])),
+        ),
         failed => failed,
     }
 }
@@ -194,16 +201,22 @@ fn resident(root: &Path) -> Outcome {
 }
 
 fn churn_hour(root: &Path) -> Outcome {
-    let bench = |words: &[&str]| {
-        let program = ["run", "--release", "--locked", "-p", "octavo-cli", "--", "bench"];
-        cargo(root, &[&program, words].concat(), &[])
-    };
     // Half an hour each: reads and writes on a disk, then hits between evictions.
     let outcomes = [
-        bench(&["memory", "--case", "max_256MiB", "--seconds", "1800"]),
-        bench(&["churn", "--case", "cliff_90_1", "--seconds", "1800"]),
+        bench(root, &["memory", "--case", "max_256MiB", "--seconds", "1800"]),
+        bench(root, &["churn", "--case", "cliff_90_1", "--seconds", "1800"]),
     ];
     Outcome::first_bad(outcomes)
+}
+
+fn day(root: &Path) -> Outcome {
+    bench(root, &["day", "--minutes", "10"])
+}
+
+/// Runs a benchmark of the release build.
+fn bench(root: &Path, words: &[&str]) -> Outcome {
+    let program = ["run", "--release", "--locked", "-p", "octavo-cli", "--", "bench"];
+    cargo(root, &[&program, words].concat(), &[])
 }
 
 /// Runs the table's tests with both numbers of ways, concurrently: each build alone compiles one

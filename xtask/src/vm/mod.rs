@@ -3,7 +3,8 @@
 //! A Debian kernel with busybox installs itself on a disk of the program (the debug build) and
 //! boots from it through the BIOS and a boot loader. It partitions, formats, fills, checks and
 //! trims a second disk, also beside a guest that breaks its own rings, and keeps writing while the
-//! server is killed ten times and then upgraded five times. All synced records must be in the image.
+//! server is killed ten times and then upgraded five times. All synced records must be in the
+//! image.
 //!
 //! Not in the gate, because it takes minutes. Not here: measurements of time, which say nothing
 //! about real guests: qemu emulates the processors.

@@ -46,8 +46,8 @@ fn number(content: &[u8], at: usize) -> usize {
     u64::from_le_bytes(content[at..at + 8].try_into().unwrap()) as usize
 }
 
-/// Where the chunks of a file lie: the head with the records, and the pages. Each thread that copies
-/// pages writes chunks of its own.
+/// Where the chunks of a file lie: the head with the records, and the pages. Each thread that
+/// copies pages writes chunks of its own.
 fn chunks(content: &[u8]) -> Vec<(Range<usize>, Range<usize>)> {
     let (mut at, mut chunks) = (4096, Vec::new());
     while at < number(content, 16) {
