@@ -58,6 +58,7 @@ use std::time::Duration;
 use octavo::{Cache, Object, Partition};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::retry_on_intr;
 use zerocopy::IntoBytes;
 
 use device::{Device, Nothing};
@@ -285,7 +286,7 @@ fn agree(device: &Device) -> Result<(), String> {
             Err(Nothing::Ever) => return Err("it was unmounted before it began".into()),
             Err(Nothing::Yet) => {
                 let mut fds = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)];
-                poll(&mut fds, None).map_err(|errno| errno.to_string())?;
+                retry_on_intr(|| poll(&mut fds, None)).map_err(|errno| errno.to_string())?;
             }
         }
     };

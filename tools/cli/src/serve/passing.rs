@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -72,7 +72,8 @@ fn take_some(stream: &UnixStream, descriptors: &mut Vec<OwnedFd>) -> io::Result<
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    retry_on_intr(|| recvmsg(stream, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = message {
             descriptors.extend(some);

@@ -1,7 +1,7 @@
 //! The beginning of a server that takes over what another one has left (`hand_over.rs`, U5 to U7):
 //! from a running server, or from the service manager.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::environment::{Environment, STORED};
 use crate::error::Error;
 use crate::units::human_bytes;
 
-/// How long the former server may take to end.
+/// How long the former server usually takes to end, at most.
 const LAST_WORD: Duration = Duration::from_secs(10);
 
 /// The most lines about partitions and exports that start cold.
@@ -134,11 +134,27 @@ pub fn commit(catalog: &Catalog, predecessor: Predecessor) -> Result<(), Error> 
             let gone = |error| Error::failed(format!("the former server has not ended: {error}"));
             stream.set_read_timeout(Some(LAST_WORD)).map_err(gone)?;
             stream.write_all(SERVING).map_err(gone)?;
-            // The end of the stream is the end of the process.
-            stream.read(&mut [0]).map_err(gone)?;
+            wait_for_end(stream).map_err(gone)?;
         }
     }
     Ok(())
+}
+
+/// Waits for the end of a stream, which is the end of the process at its other end. That process
+/// ends as soon as it has read what was sent, however long that takes; if it closes the stream
+/// before, the stream is reset, which is an error.
+fn wait_for_end(mut stream: impl Read) -> io::Result<()> {
+    loop {
+        match stream.read(&mut [0]) {
+            Ok(_) => return Ok(()),
+            // io_uring wakes the threads that have used it. A read with a timeout is not restarted.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                log::warn!("the former server knows that this one serves, and has not ended yet");
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Serves the clients of the predecessor on.
@@ -147,4 +163,30 @@ pub fn adopt(catalog: &Catalog, clients: Vec<HeldClient>) {
         log::info!("{} clients are taken over", clients.len());
     }
     clients.into_iter().for_each(|client| catalog.server.adopt(client));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream that gives one answer after the other.
+    struct Answers(Vec<io::Result<usize>>);
+
+    impl Read for Answers {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            self.0.remove(0)
+        }
+    }
+
+    /// One upgrade in thousands ended both servers: the old one had ended, and the new one took an
+    /// interrupted read for a failure.
+    #[test]
+    fn neither_an_interruption_nor_a_slow_process_is_taken_for_a_failure() {
+        let late = || Err(ErrorKind::WouldBlock.into());
+        let mut answers = Answers(vec![Err(ErrorKind::Interrupted.into()), late(), late(), Ok(0)]);
+        wait_for_end(&mut answers).unwrap();
+        assert!(answers.0.is_empty());
+        let reset = Answers(vec![Err(ErrorKind::Interrupted.into()), Err(ErrorKind::ConnectionReset.into())]);
+        assert_eq!(wait_for_end(reset).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
 }
