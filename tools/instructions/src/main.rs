@@ -11,6 +11,8 @@
 //! - `nodes` and `nodes-batch`: `single` and `batch` with pages divided among two emulated nodes;
 //!   the engine counts whose pages are read.
 //! - `recorded` and `sampled`: `single` while all pages are recorded, or one in 64.
+//! - `watched`: `single` after every statistic that a dashboard shows was read ten times. To be
+//!   watched must not change what a hit does.
 //!
 //! With two runs of different counts, the difference in instructions divided by the difference in
 //! counts is the cost of one hit, without start and end. The cache has a fixed seed and no
@@ -55,9 +57,10 @@ fn main() -> ExitCode {
         (Some("nodes-batch"), Some(count)) => object(2).and_then(|object| batch(&object, count)),
         (Some("recorded"), Some(count)) => recorded(WHOLE, count),
         (Some("sampled"), Some(count)) => recorded(WHOLE / 64, count),
+        (Some("watched"), Some(count)) => watched(count),
         _ => {
             eprintln!(
-                "octavo-instructions single|batch|sequential|write|pin|miss|nodes|nodes-batch|recorded|sampled COUNT"
+                "octavo-instructions single|batch|sequential|write|pin|miss|nodes|nodes-batch|recorded|sampled|watched COUNT"
             );
             return ExitCode::from(2);
         }
@@ -86,6 +89,18 @@ fn recorded(sample_below: u32, count: u64) -> Result<(), octavo::Error> {
     result
 }
 
+/// Hits of a partition whose statistics were read before.
+fn watched(count: u64) -> Result<(), octavo::Error> {
+    let (cache, partition) = partition(1)?;
+    let object = resident(&partition)?;
+    for _ in 0..10 {
+        black_box((cache.stat(), cache.reaper_stat(), cache.events(0), cache.proposal()));
+        black_box((partition.stat(), partition.latency(), partition.occupancy(), partition.miss_curve()));
+        black_box(object.stat());
+    }
+    single(&object, count)
+}
+
 fn object(nodes: u32) -> Result<Object, octavo::Error> {
     parts(nodes).map(|(_, object)| object)
 }
@@ -112,16 +127,21 @@ fn partition(nodes: u32) -> Result<(Cache, Partition), octavo::Error> {
     Ok((cache, partition))
 }
 
-/// An object whose pages are all resident and marked: further hits change nothing.
 fn parts(nodes: u32) -> Result<(Partition, Object), octavo::Error> {
     let (_, partition) = partition(nodes)?;
+    let object = resident(&partition)?;
+    Ok((partition, object))
+}
+
+/// An object whose pages are all resident and marked: further hits change nothing.
+fn resident(partition: &Partition) -> Result<Object, octavo::Error> {
     // One page more: a hit in the last page of an object takes the slow path.
     let object = partition.open(Store::memory("pages", (PAGES + 1) * PAGE_BYTES), "pages")?;
     let mut byte = [0; 8];
     for page in (0..PAGES).chain(0..PAGES) {
         object.read_at(page * PAGE_BYTES, &mut byte)?;
     }
-    Ok((partition, object))
+    Ok(object)
 }
 
 /// Reads of random pages of a file that is much larger than the cache.
