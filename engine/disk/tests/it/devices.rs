@@ -98,6 +98,33 @@ fn a_device_that_is_set_read_only_is_not_opened_for_writing() {
     assert!(Store::open(&device.0, &writable).is_ok());
 }
 
+/// What a restarted server relies on: pages of a device that was written meanwhile are not used.
+#[test]
+fn the_stamp_of_a_device_differs_after_every_write_and_discard_of_whoever() {
+    let Some((_directory, device)) = device_of_zeros() else { return };
+    let store = open(&device.0);
+    let ring = &rings(4)[0];
+    let first = store.stamp().unwrap();
+    read(ring, &store, 0, 1 << 20);
+    assert_eq!(store.stamp().unwrap(), first, "a read changes nothing");
+    drop(store);
+    let other = fs::File::options().write(true).open(&device.0).unwrap();
+    other.write_all_at(&pattern(1, 4096), 8192).unwrap();
+    other.sync_all().unwrap();
+    drop(other);
+    let store = open(&device.0);
+    let second = store.stamp().unwrap();
+    assert_ne!(second, first, "another program has written");
+    clear(ring, &store, Op::Discard, 65_536, 65_536).unwrap();
+    assert_ne!(store.stamp().unwrap(), second, "a discard");
+    let name = device.0.file_name().unwrap().to_str().unwrap();
+    let counting = format!("/sys/block/{name}/queue/iostats");
+    fs::write(&counting, "0").unwrap();
+    let uncounted = store.stamp();
+    fs::write(&counting, "1").unwrap();
+    assert_eq!(uncounted, None, "the kernel does not count");
+}
+
 #[test]
 fn a_watch_notices_a_device_that_others_write_or_set_read_only() {
     let Some((_directory, device)) = device_of_zeros() else { return };
