@@ -10,7 +10,7 @@ const STALLED_RATIO = 0.1;
 function stalls(last) {
   if (last.memory_stalled_ratio === null) return "the kernel has no PSI";
   const missing = last.memory_max_bytes - last.memory_allowed_bytes;
-  return last.memory_allowed_bytes > 0 && missing > 0 ? `${bytes(missing)} given back` : "of the last ten seconds";
+  return last.memory_allowed_bytes > 0 && missing > 0 ? `${bytes(missing)} given back` : "in ten seconds";
 }
 
 function p99(intervals, kind) {
