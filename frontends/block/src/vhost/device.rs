@@ -420,7 +420,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if usize::from(num_queues) > self.rings.len() || queue_size > self.disk.settings.queue_size {
             return Err(Error::InvalidParam);
         }
-        let made = Inflight::create(num_queues, queue_size);
+        let made = Inflight::create(num_queues, queue_size, self.disk.settings.queue_size);
         let (_, file, len) = made.map_err(self.refuse("the record of requests in flight"))?;
         Ok((VhostUserInflight::new(len, 0, num_queues, queue_size), file))
     }

@@ -1,6 +1,7 @@
 //! [`Disk`]: an export that is attached by vhost-user, and its settings. One VMM at a time has it.
 
 use super::channel::Channel;
+use super::inflight::ENTRIES_MAX;
 use crate::connection::Connection;
 use crate::export::Served;
 use octavo::Cache;
@@ -39,9 +40,9 @@ impl VhostSettings {
         if !(1..=64).contains(&self.queues) {
             return Err(format!("queues is {}: it must be from 1 to 64", self.queues));
         }
-        if !self.queue_size.is_power_of_two() || !(4..=1024).contains(&self.queue_size) {
+        if !self.queue_size.is_power_of_two() || !(4..=ENTRIES_MAX).contains(&self.queue_size) {
             return Err(format!(
-                "queue_size is {}: it must be a power of two from 4 to 1024",
+                "queue_size is {}: it must be a power of two from 4 to {ENTRIES_MAX}",
                 self.queue_size
             ));
         }

@@ -103,7 +103,7 @@ impl Guest {
             memory = memory.with(place, copy).expect("the region is valid");
             file_offset += len_bytes;
         }
-        let (inflight, record, _) = Inflight::create(1, ring_max).expect("there is memory");
+        let (inflight, record, _) = Inflight::create(1, ring_max, ring_max).expect("there is memory");
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("there are descriptors");
         let (stream, _) = UnixStream::pair().expect("there are descriptors");
         Guest {

@@ -17,6 +17,10 @@
 //! pages: it is set before such a write completes and cleared after a flush. A successor that finds
 //! it set must not serve the guest as if nothing was lost.
 //!
+//! A guest may use more entries than the VMM has asked room for: under QEMU 10, SeaBIOS makes rings
+//! of 256 entries, for which QEMU asks 128. The descriptors that are too many for the document's
+//! regions lie behind all of them, for each queue as many as its ring may have.
+//!
 //! The VMM can change all of it at any time. Each value is therefore read once and checked.
 
 use super::fault::Guard;
@@ -31,6 +35,8 @@ use vm_memory::{Bytes, FileOffset, VolatileMemory, VolatileSlice};
 /// The bytes of a region before its descriptors, and of each descriptor.
 const HEADER_BYTES: usize = 16;
 const DESCRIPTOR_BYTES: usize = 16;
+/// The most entries of a ring.
+pub(super) const ENTRIES_MAX: u16 = 1024;
 /// Regions begin at multiples of this.
 const ALIGN_BYTES: usize = 64;
 
@@ -59,17 +65,24 @@ pub(super) struct Inflight {
     mapping: Arc<MmapRegion>,
     queues: u16,
     queue_size: u16,
+    /// The bytes of each queue behind all regions.
+    more_bytes: usize,
 }
 
 fn region_bytes(queue_size: u16) -> usize {
     (HEADER_BYTES + DESCRIPTOR_BYTES * usize::from(queue_size)).next_multiple_of(ALIGN_BYTES)
 }
 
+/// The bytes behind all regions for a queue of up to `entries` entries.
+fn more_bytes(queue_size: u16, entries: u16) -> usize {
+    (DESCRIPTOR_BYTES * usize::from(entries.saturating_sub(queue_size))).next_multiple_of(ALIGN_BYTES)
+}
+
 impl Inflight {
-    /// Makes a file for the regions of `queues` queues of `queue_size` entries, and returns its
-    /// length.
-    pub fn create(queues: u16, queue_size: u16) -> io::Result<(Inflight, File, u64)> {
-        let len = region_bytes(queue_size) * usize::from(queues);
+    /// Makes a file for the regions of `queues` queues of `queue_size` entries, with room for rings
+    /// of `entries`, and returns its length.
+    pub fn create(queues: u16, queue_size: u16, entries: u16) -> io::Result<(Inflight, File, u64)> {
+        let len = (region_bytes(queue_size) + more_bytes(queue_size, entries)) * usize::from(queues);
         let file =
             File::from(memfd_create("octavo-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(len as u64)?;
@@ -86,9 +99,9 @@ impl Inflight {
         queues: u16,
         queue_size: u16,
     ) -> io::Result<Inflight> {
-        let needed = (region_bytes(queue_size) * usize::from(queues)) as u64;
+        let regions = region_bytes(queue_size) * usize::from(queues);
         let (found, end) = (file.metadata()?, offset.checked_add(len_bytes));
-        if queues == 0 || queue_size == 0 || len_bytes < needed {
+        if queues == 0 || queue_size == 0 || len_bytes < regions as u64 {
             return Err(io::Error::other(format!(
                 "the regions of {queues} queues of {queue_size} entries do not fit into {len_bytes} bytes"
             )));
@@ -96,19 +109,25 @@ impl Inflight {
         if !found.is_file() || end.is_none_or(|end| end > found.len()) {
             return Err(io::Error::other("the regions do not lie in the file"));
         }
-        let mapping = MmapRegion::from_file(FileOffset::new(file, offset), needed as usize);
+        // What `create` has added. Another back end may have added nothing, or anything.
+        let added = (len_bytes as usize - regions) / usize::from(queues);
+        let more_bytes = (added / ALIGN_BYTES * ALIGN_BYTES).min(more_bytes(queue_size, ENTRIES_MAX));
+        let mapped = regions + more_bytes * usize::from(queues);
+        let mapping = MmapRegion::from_file(FileOffset::new(file, offset), mapped);
         let mapping = Arc::new(mapping.map_err(io::Error::other)?);
-        let guard = Arc::new(Guard::new(mapping.as_ptr(), needed as usize)?);
-        Ok(Inflight { guard, mapping, queues, queue_size })
+        let guard = Arc::new(Guard::new(mapping.as_ptr(), mapped)?);
+        Ok(Inflight { guard, mapping, queues, queue_size, more_bytes })
     }
 
-    /// Returns the tracker of a queue of `size` entries, if there is a region for it.
+    /// Returns the tracker of a queue of `size` entries, if there is room for it.
     pub fn tracker(&self, queue: usize, size: u16) -> Option<Tracker> {
-        if queue >= usize::from(self.queues) || size > self.queue_size {
+        let entries = usize::from(self.queue_size) + self.more_bytes / DESCRIPTOR_BYTES;
+        if queue >= usize::from(self.queues) || usize::from(size) > entries {
             return None;
         }
-        let start = queue * region_bytes(self.queue_size);
-        Some(Tracker { all: self.clone(), start, size, next_number: 0 })
+        let region = region_bytes(self.queue_size);
+        let more = region * usize::from(self.queues) + queue * self.more_bytes;
+        Some(Tracker { all: self.clone(), start: queue * region, more, size, next_number: 0 })
     }
 }
 
@@ -118,6 +137,8 @@ pub(super) struct Tracker {
     all: Inflight,
     /// Where the region begins.
     start: usize,
+    /// Where the descriptors lie that the region has no room for.
+    more: usize,
     size: u16,
     next_number: u64,
 }
@@ -208,25 +229,79 @@ impl Tracker {
     }
 
     fn slice(&self) -> VolatileSlice<'_> {
-        let bytes = self.all.mapping.get_slice(self.start, region_bytes(self.all.queue_size));
-        bytes.expect("the region lies in the mapping, which was checked when it was made")
+        self.all.mapping.as_volatile_slice()
+    }
+
+    /// Where a field of a descriptor lies in the mapping.
+    fn place_in(&self, head: u16, field: usize) -> usize {
+        let start = match head.checked_sub(self.all.queue_size) {
+            None => self.start + HEADER_BYTES + DESCRIPTOR_BYTES * usize::from(head),
+            Some(beyond) => self.more + DESCRIPTOR_BYTES * usize::from(beyond),
+        };
+        start + field
+    }
+
+    fn load_at<T: vm_memory::AtomicAccess>(&self, place: usize) -> T {
+        self.slice().load(place, Acquire).expect("the value lies in the mapping, aligned")
+    }
+
+    fn store_at<T: vm_memory::AtomicAccess>(&self, place: usize, value: T) {
+        // Release: a successor that sees a step sees those before it. The kernel orders more when
+        // this process ends, but another processor may look earlier.
+        self.slice().store(value, place, Release).expect("the value lies in the mapping, aligned");
     }
 
     fn load<T: vm_memory::AtomicAccess>(&self, at: usize) -> T {
-        self.slice().load(at, Acquire).expect("the value lies in the region, aligned")
+        self.load_at(self.start + at)
     }
 
     fn store<T: vm_memory::AtomicAccess>(&self, at: usize, value: T) {
-        // Release: a successor that sees a step sees those before it. The kernel orders more when
-        // this process ends, but another processor may look earlier.
-        self.slice().store(value, at, Release).expect("the value lies in the region, aligned");
+        self.store_at(self.start + at, value);
     }
 
-    fn load_in<T: vm_memory::AtomicAccess>(&self, head: u16, at: usize) -> T {
-        self.load(HEADER_BYTES + DESCRIPTOR_BYTES * usize::from(head) + at)
+    fn load_in<T: vm_memory::AtomicAccess>(&self, head: u16, field: usize) -> T {
+        self.load_at(self.place_in(head, field))
     }
 
-    fn store_in<T: vm_memory::AtomicAccess>(&self, head: u16, at: usize, value: T) {
-        self.store(HEADER_BYTES + DESCRIPTOR_BYTES * usize::from(head) + at, value);
+    fn store_in<T: vm_memory::AtomicAccess>(&self, head: u16, field: usize, value: T) {
+        self.store_at(self.place_in(head, field), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under QEMU 10 no disk started: its firmware uses rings of 256 entries, and QEMU asks for a
+    /// record of 128.
+    #[test]
+    fn requests_beyond_the_size_that_was_asked_for_are_recorded_too() {
+        let (inflight, file, len_bytes) = Inflight::create(2, 128, 256).unwrap();
+        let mut first = inflight.tracker(0, 256).unwrap();
+        let mut second = inflight.tracker(1, 256).unwrap();
+        for tracker in [&mut first, &mut second] {
+            assert_eq!(tracker.resume(0).unwrap(), Left::default());
+        }
+        for head in [255, 3, 128, 127] {
+            second.begin(head);
+        }
+        first.begin(200);
+        second.before_use(3);
+        second.after_use(3, 1);
+        let successor = Inflight::map(file, 0, len_bytes, 2, 128).unwrap();
+        let left =
+            |queue, used_index| successor.tracker(queue, 256).unwrap().resume(used_index).unwrap().heads;
+        assert_eq!(left(0, 0), [200]);
+        assert_eq!(left(1, 1), [255, 128, 127]);
+        assert!(successor.tracker(0, 512).is_none() && successor.tracker(2, 4).is_none());
+    }
+
+    #[test]
+    fn a_record_of_another_back_end_has_the_documents_regions_and_no_more() {
+        let (_, file, _) = Inflight::create(2, 128, 256).unwrap();
+        let len_bytes = 2 * region_bytes(128) as u64;
+        let inflight = Inflight::map(file.try_clone().unwrap(), 0, len_bytes, 2, 128).unwrap();
+        assert!(inflight.tracker(1, 128).is_some() && inflight.tracker(1, 129).is_none());
+        assert!(Inflight::map(file, 0, len_bytes - 1, 2, 128).is_err());
     }
 }

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::control::protocol::Request;
 
 /// Raised by every change that an older or newer server would misunderstand.
-/// Version 1 lacks what `octavo ctl` has added, and was written only where there was nothing.
+/// Version 1 lacks what `octavo ctl` has added, and is written where there is nothing: an earlier
+/// server can then take over, too.
 const VERSION: u32 = 2;
 
 /// The largest description that is read: thousands of clients.
@@ -77,7 +78,8 @@ impl Inheritance {
             sockets.push(socket);
         }
         let has_pages = pages.is_some();
-        let manifest = Manifest { version: VERSION, has_pages, config, asked, listeners, clients };
+        let version = if asked.is_empty() { 1 } else { VERSION };
+        let manifest = Manifest { version, has_pages, config, asked, listeners, clients };
         let file = memory_file("octavo-manifest")?;
         file.write_all_at(&serde_json::to_vec(&manifest)?, 0)?;
         let first = [Some(file), pages].into_iter().flatten().map(OwnedFd::from);
