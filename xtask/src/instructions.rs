@@ -127,7 +127,7 @@ mod tests {
     fn what_is_recorded_is_understood_and_nonsense_is_named_by_its_line() {
         let text = std::fs::read_to_string(crate::root().join(RECORDED)).unwrap();
         let paths: Vec<String> = parse(&text).unwrap().into_iter().map(|(path, _)| path).collect();
-        assert_eq!(paths, ["single", "batch", "pin", "write", "miss"]);
+        assert_eq!(paths, ["single", "watched", "batch", "pin", "write", "miss"]);
         assert_eq!(parse("# a\n\nsingle"), Err("3: \"single\" is not a path and a number".into()));
         assert!(parse("single -1").is_err());
     }

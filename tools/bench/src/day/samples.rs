@@ -171,7 +171,14 @@ pub struct Resident {
 impl Resident {
     pub fn of(processes: &[u32]) -> Resident {
         let (mut all_bytes, mut anonymous_bytes) = (0, 0);
-        for pid in processes {
+        for (number, pid) in (1..).zip(processes) {
+            // Pages move from the last process to the file, and on to the first: each place is
+            // looked at before the one from which pages come to it.
+            if number == processes.len() {
+                let between = processes.iter().find_map(|pid| file_of_pages(*pid)).unwrap_or(0);
+                all_bytes += between;
+                anonymous_bytes += between;
+            }
             let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
             let bytes = |key: &str| -> u64 {
                 let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));
@@ -180,8 +187,7 @@ impl Resident {
             all_bytes += bytes("Rss:");
             anonymous_bytes += bytes("Anonymous:");
         }
-        let between = processes.iter().find_map(|pid| file_of_pages(*pid)).unwrap_or(0);
-        Resident { all_bytes: all_bytes + between, anonymous_bytes: anonymous_bytes + between }
+        Resident { all_bytes, anonymous_bytes }
     }
 }
 
