@@ -100,7 +100,7 @@ fn a_device_that_is_set_read_only_is_not_opened_for_writing() {
 
 /// What a restarted server relies on: pages of a device that was written meanwhile are not used.
 #[test]
-fn the_stamp_of_a_device_differs_after_every_write_and_discard_of_whoever() {
+fn every_write_and_discard_changes_the_stamp_of_a_device() {
     let Some((_directory, device)) = device_of_zeros() else { return };
     let store = open(&device.0);
     let ring = &rings(4)[0];

@@ -5,8 +5,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 
 use octavo_disk::{Identity, IoBuffer, Ring};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -257,11 +255,9 @@ impl<'a> Arrival<'a> {
 
     /// E8: returns the number of pages that came in.
     fn load(&self, guests: &HashMap<u64, Guest<'a>>, chunks: &[u64]) -> u64 {
-        let page_bytes = self.partition.inner.page_bytes();
-        let next = AtomicUsize::new(0);
-        let work = || {
+        let work = |mine: &mut dyn Iterator<Item = &u64>| {
             let mut pages = 0;
-            while let Some(at) = chunks.get(next.fetch_add(1, Relaxed)) {
+            for at in mine {
                 match self.chunk(*at) {
                     Ok(chunk) => {
                         pages += self.take(guests, &chunk);
@@ -276,7 +272,7 @@ impl<'a> Arrival<'a> {
             }
             pages
         };
-        workers::run(workers::count(page_bytes, chunks.len()), work).into_iter().sum()
+        workers::run(self.partition.inner.page_bytes(), chunks, work).into_iter().sum()
     }
 
     /// E8 for a chunk.

@@ -5,10 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::PoisonError;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 
-use octavo_table::{SetGuard, State};
+use octavo_table::{SegmentIndex, SetGuard, State};
 
 use super::catalog::{Catalog, ObjectEntry, PartitionEntry};
 use super::chunk::{Chunk, Record};
@@ -168,11 +166,11 @@ impl Leaving<'_> {
     /// E2: writes the pages of the objects in `counts` to the file, and counts them.
     fn pages(&self, partition: &PartitionInner, counts: &mut HashMap<u64, u64>) {
         let segments: Vec<_> = partition.table.segments().collect();
-        let (next, none) = (AtomicUsize::new(0), counts.clone());
-        let work = || {
+        let none = counts.clone();
+        let work = |mine: &mut dyn Iterator<Item = &SegmentIndex>| {
             let mut counts = none.clone();
             let mut chunk = Chunk::new(self.catalog.partitions.len() as u32, partition.page_bytes());
-            while let Some(segment) = segments.get(next.fetch_add(1, Relaxed)) {
+            for segment in mine {
                 for mut guard in partition.table.guards_of(*segment) {
                     partition.take_set(&mut guard, &mut counts, &mut chunk);
                     drop(guard);
@@ -184,9 +182,7 @@ impl Leaving<'_> {
             self.write(&mut chunk);
             counts
         };
-        for (object, count) in
-            workers::run(workers::count(partition.page_bytes(), segments.len()), work).into_iter().flatten()
-        {
+        for (object, count) in workers::run(partition.page_bytes(), &segments, work).into_iter().flatten() {
             *counts.entry(object).or_default() += count;
         }
     }

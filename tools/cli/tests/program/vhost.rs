@@ -44,15 +44,20 @@ impl Vmm {
     }
 }
 
+/// The section of an export `vm` that only a VMM can attach.
+pub fn section(disk: &Path, socket: &Path) -> String {
+    format!(
+        "[[export]]\nname = \"vm\"\npath = \"{}\"\npartition = \"p\"\nattach = \"vhost-user:{}\"",
+        disk.display(),
+        socket.display()
+    )
+}
+
 #[test]
 fn an_export_that_is_only_attached_by_vhost_user_is_served_to_its_vmm_until_it_is_removed() {
     let directory = Directory::new();
     let (disk, socket) = (directory.disk("vm", 1 << 20), directory.join("run").join("vm.sock"));
-    let listen = format!(
-        "[[export]]\nname = \"vm\"\npath = \"{}\"\npartition = \"p\"\nattach = \"vhost-user:{}\"",
-        disk.display(),
-        socket.display()
-    );
+    let listen = section(&disk, &socket);
     let server = Server::start(&directory, &Setup { listen: &listen, ..Setup::default() });
     let by_nbd = std::panic::catch_unwind(|| Client::connect(&server.nbd, "vm"));
     assert!(by_nbd.is_err(), "an NBD client is not refused");
@@ -79,11 +84,7 @@ fn an_export_that_is_only_attached_by_vhost_user_is_served_to_its_vmm_until_it_i
 fn a_configuration_is_checked_while_a_server_serves_it() {
     let directory = Directory::new();
     let (disk, socket) = (directory.disk("vm", 1 << 20), directory.join("vm.sock"));
-    let listen = format!(
-        "[[export]]\nname = \"vm\"\npath = \"{}\"\npartition = \"p\"\nattach = \"vhost-user:{}\"",
-        disk.display(),
-        socket.display()
-    );
+    let listen = section(&disk, &socket);
     let server = Server::start(&directory, &Setup { listen: &listen, ..Setup::default() });
     let config = directory.join("octavo.toml");
     let check = || octavo_succeeds(&["serve", "--check", "--config", config.to_str().unwrap()]);
