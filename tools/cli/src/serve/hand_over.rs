@@ -28,7 +28,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use octavo_block::Estate;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::catalog::Catalog;
 use super::inheritance::{Inheritance, memory_file};
@@ -41,6 +44,9 @@ use crate::units::human_bytes;
 
 /// How long a guard waits for its successor to serve.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long a successor that has failed may take to end.
+const LOCKED_MAX: Duration = Duration::from_secs(60);
 
 /// What a successor says when it serves.
 pub const SERVING: &[u8] = b"serving\n";
@@ -121,8 +127,19 @@ pub fn guard(environment: &Environment, successor: UnixStream) -> Result<Option<
         log::info!("another server has taken over");
         return Ok(None);
     }
+    wait_for_end(&successor);
     log::warn!("the server that was to take over has ended before it served; this one serves again");
     Inheritance::of_descriptors(descriptors).map(Some).map_err(Error::failed)
+}
+
+/// Waits until the process at the other end has ended. It closes its connection before, and has the
+/// stores locked until then.
+fn wait_for_end(successor: &UnixStream) {
+    let Ok(peer) = socket_peercred(successor) else { return };
+    // An error: the process has ended already.
+    let Ok(process) = pidfd_open(peer.pid, PidfdFlags::empty()) else { return };
+    let most = Timespec { tv_sec: LOCKED_MAX.as_secs() as i64, tv_nsec: 0 };
+    let _ = retry_on_intr(|| poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&most)));
 }
 
 /// Waits until the successor serves. False: it has ended, or takes too long.

@@ -231,9 +231,9 @@ fn what_only_ctl_has_added_is_served_by_the_successor_too() {
     std::fs::write(&wrong, text.replace("\"p\"", "\"q\"")).unwrap();
     let complaint = octavo_fails(&["serve", "--take-over", "--config", wrong.to_str().unwrap()], 1);
     assert!(complaint.contains("\"third\", which `octavo ctl` had added, is not served"), "{complaint}");
-    // The former server serves again when it answers.
-    assert_eq!(client.read(0, PAGE as usize), block(0, 1));
+    // The former server began to serve while the dying successor had the disk, and ended, too.
     drop(Client::connect(&server.nbd, "third").unwrap());
+    assert_eq!(client.read(0, PAGE as usize), block(0, 1));
     // The file has it now.
     let export = format!(
         "[[partition]]\nname = \"extra\"\n[[export]]\nname = \"more\"\npath = \"{path}\"\npartition = \"extra\"\n"
