@@ -32,7 +32,7 @@ pub(super) fn run<P: Sync, T: Send>(
     let next = AtomicUsize::new(0);
     let work = || work(&mut std::iter::from_fn(|| parts.get(next.fetch_add(1, Relaxed))));
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..count(page_bytes, parts.len())).map(|_| scope.spawn(&work)).collect();
+        let others: Vec<_> = (1..count(page_bytes, parts.len())).map(|_| scope.spawn(work)).collect();
         let mine = work();
         let joined = others.into_iter().map(|other| match other.join() {
             Ok(result) => result,
