@@ -37,6 +37,7 @@ mod mounts;
 mod offline;
 mod order;
 mod output;
+mod own;
 mod process;
 mod progress;
 mod remotes;

@@ -19,6 +19,14 @@ pub fn uppermost(path: &Path) -> Option<(String, String)> {
     at.next_back().map(|(_, kind, source)| (kind.to_owned(), source))
 }
 
+/// Whether a FUSE file system with this device is mounted.
+pub fn is_fuse(device: u64) -> bool {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let has_number = |line: &&str| line.split(' ').nth(2) == Some(&number);
+    mounts.lines().filter(has_number).filter_map(parse).any(|(_, kind, _)| kind.starts_with("fuse"))
+}
+
 /// A path without links and dots. Its last component may be a dead mount, which cannot be examined;
 /// its parents cannot.
 pub fn resolved(path: &Path) -> PathBuf {

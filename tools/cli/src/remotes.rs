@@ -10,6 +10,7 @@ use octavo_s3::{Address, Client};
 use crate::config::s3::S3Section;
 use crate::control::report::RemoteFigure;
 use crate::lock::lock;
+use crate::own;
 
 /// Reaches objects of S3. Starts its threads when the first one is asked for.
 pub struct Remotes {
@@ -70,6 +71,10 @@ impl Remotes {
         let fetcher = match &*fetcher {
             Some(fetcher) => fetcher.clone(),
             None => {
+                if let Some(tier) = &self.section.tier {
+                    let tier = tier.get_ref();
+                    own::check(tier).map_err(|why| format!("the file tier {} {why}", tier.display()))?;
+                }
                 let new =
                     Fetcher::new(&self.cache, self.section.objects()).map_err(|error| error.to_string())?;
                 fetcher.insert(new).clone()

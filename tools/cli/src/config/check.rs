@@ -13,11 +13,12 @@ use octavo_block::Address as SocketAddress;
 use octavo_s3::Address;
 use toml::Spanned;
 
-use super::mount::Pattern;
+use super::mount::{MountSection, Pattern};
 use super::source::Problem;
 use super::values::Attach;
 use super::{Config, ExportSection, Size, bytes, tls};
 use crate::control::tree;
+use crate::mounts;
 use crate::suggest;
 use crate::units::human_bytes;
 
@@ -45,6 +46,7 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     check.exports();
     check.paths();
     check.mounts();
+    check.own_mounts();
     check.sockets(is_whole);
     if let Some(section) = &config.tls {
         section.check(&config.source, is_whole, check.problems);
@@ -337,6 +339,53 @@ impl Check<'_> {
                     self.report(pattern, why);
                 }
             }
+        }
+    }
+
+    /// Reports what lies below a directory that the server is to mount itself. Once the directory
+    /// is mounted, `own.rs` finds it by its device.
+    fn own_mounts(&mut self) {
+        let config = self.config;
+        let at = |mount: &MountSection| (mounts::resolved(mount.path.get_ref()), mount.path.span().start);
+        let at: Vec<(PathBuf, usize)> = config.mounts.iter().map(at).collect();
+        if at.is_empty() {
+            return;
+        }
+        let own = |path: &Path, but: Option<usize>| {
+            let path = mounts::resolved(path);
+            let found = at.iter().find(|(mount, offset)| Some(*offset) != but && path.starts_with(mount));
+            found.map(|(mount, offset)| {
+                let line = config.source.line_of(*offset);
+                let (path, mount) = (path.display(), mount.display());
+                format!("{path} is below {mount}, which this server mounts itself, on line {line}")
+            })
+        };
+        let exports = config.exports.iter().filter(|export| export.address().is_none());
+        let records = config.partitions.iter().filter_map(|partition| partition.record.as_ref());
+        let files = exports.map(|export| &export.path).chain(records);
+        for file in files.chain(&config.s3.tier).chain(&config.control.fs) {
+            own(file.get_ref(), None).into_iter().for_each(|why| self.report(file, why));
+        }
+        for mount in config.mounts.iter().filter(|mount| mount.address().is_none()) {
+            let but = Some(mount.path.span().start);
+            own(mount.source.get_ref(), but).into_iter().for_each(|why| self.report(&mount.source, why));
+        }
+        let mut sockets: Vec<(usize, &Path)> = Vec::new();
+        for nbd in &config.listen.nbd.0 {
+            if let SocketAddress::Unix(path) = &nbd.get_ref().0 {
+                sockets.push((nbd.span().start, path));
+            }
+        }
+        for attach in config.exports.iter().flat_map(|export| &export.attach).flat_map(|list| &list.0) {
+            if let Attach::VhostUser(path) = &attach.get_ref().0 {
+                sockets.push((attach.span().start, path));
+            }
+        }
+        let control = config.listen.control.as_ref();
+        sockets.extend(control.map(|control| (control.span().start, &*control.get_ref().0.0)));
+        for (offset, path) in sockets {
+            let problem = own(path, None).map(|why| config.source.problem(offset, why));
+            self.problems.extend(problem);
         }
     }
 

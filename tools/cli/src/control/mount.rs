@@ -25,7 +25,7 @@ use octavo::Cache;
 use super::tree::{Node, ROOT, Tree};
 use crate::environment::make_private_dir;
 use crate::lock::lock;
-use crate::mounts;
+use crate::{mounts, own};
 
 /// The source of our mounts in the table of mounts.
 const NAME: &str = "octavo";
@@ -50,6 +50,7 @@ const TTL: Duration = Duration::ZERO;
 pub struct Mounted {
     session: Option<BackgroundSession>,
     path: PathBuf,
+    _served: own::Entry,
 }
 
 /// Why a tree was not mounted.
@@ -63,7 +64,11 @@ pub enum Unmounted {
 /// Mounts the tree of a cache. Makes the directory if it is missing, and removes the mount of a
 /// server that was killed.
 pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
-    let prepared = remove_dead(path).and_then(|()| make_private_dir(path)).and_then(|()| check_empty(path));
+    let own = || own::check(path).map_err(|why| format!("{} {why}", path.display()));
+    let prepared = remove_dead(path)
+        .and_then(|()| own())
+        .and_then(|()| make_private_dir(path))
+        .and_then(|()| check_empty(path));
     prepared.map_err(Unmounted::Path)?;
     let mut options = Config::default();
     options.mount_options = vec![
@@ -82,7 +87,8 @@ pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
             false => "/dev/fuse does not exist; load the module: modprobe fuse".into(),
         })
     })?;
-    Ok(Mounted { session: Some(session), path: path.to_owned() })
+    let served = own::Entry::add(&mounts::resolved(path));
+    Ok(Mounted { session: Some(session), path: path.to_owned(), _served: served })
 }
 
 impl Drop for Mounted {

@@ -16,6 +16,7 @@ use octavo_sim::recording::{About, Ending, Writer};
 use crate::control::report::RecordingReport;
 use crate::lock::lock;
 use crate::order::{Order, sample_text};
+use crate::own;
 
 /// A block that is not full is written one second after its first event, so `kill -9` loses at most
 /// the events of one second.
@@ -45,6 +46,7 @@ impl Recorders {
     /// Starts to record a partition. The error is a sentence.
     pub fn start(self: &Arc<Self>, partition: &Partition, order: &Order) -> Result<Arc<Recorder>, String> {
         order.check()?;
+        own::check(&order.file).map_err(|why| format!("{} {why}", order.file.display()))?;
         let mut running = lock(&self.running);
         if let Some(recorder) = running.get(&order.partition) {
             return Err(format!(

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::error::Error;
-use crate::output;
+use crate::{output, own};
 
 /// Runs the program with these words in the background. Returns once its mount is usable.
 pub fn start(words: impl IntoIterator<Item = OsString>, quiet: bool) -> Result<(), Error> {
@@ -63,6 +63,8 @@ pub fn ready(line: &str, log: Option<&Path>) -> Result<(), Error> {
 
 /// Opens the file that gets the log.
 pub fn open_log(path: &Path) -> Result<File, Error> {
+    // The mount must not log to itself.
+    own::check(path).map_err(|why| Error::failed(format!("the log {} {why}", path.display())))?;
     let opened = File::options().create(true).append(true).open(path);
     opened.map_err(|error| Error::failed(format!("cannot open the log {}: {error}", path.display())))
 }

@@ -7,6 +7,7 @@ use octavo::{Cache, Object, Partition};
 use octavo_fuse::{Mount, MountOptions, Opened};
 use octavo_s3::{Prefix, PrefixOptions};
 
+use crate::own;
 use crate::remotes::Remotes;
 
 /// How long the end of a prefix is waited for, when its files are to be closed.
@@ -22,10 +23,10 @@ pub struct Asked<'f> {
 
 /// What is mounted.
 pub enum Lower {
-    /// A directory.
-    Directory(Mount),
+    /// A directory, and the file systems that are mounted for it.
+    Directory { mount: Mount, _own: Vec<own::Entry> },
     /// The objects below a prefix.
-    Prefix(Prefix),
+    Prefix { prefix: Prefix, _own: own::Entry },
 }
 
 impl Lower {
@@ -43,7 +44,9 @@ impl Lower {
                 let wanted = || file.partition_wanted().map(|name| name.to_owned());
                 Some(choose(&Asked { path: file.path(), wanted: &wanted }))
             };
-            return Mount::start(cache.clone(), source, path, options, choose).map(Lower::Directory);
+            let mount = Mount::start(cache.clone(), source, path, options, choose)?;
+            let own = vec![own::Entry::add(path)];
+            return Ok(Lower::Directory { mount, _own: own });
         };
         let address = address?;
         let (fetcher, client) = remotes.reach(&address)?;
@@ -55,46 +58,47 @@ impl Lower {
             ..defaults
         };
         let choose = move |path: &Path| choose(&Asked { path, wanted: &|| None });
-        Prefix::start(fetcher, client, &address, path, &prefix_options, choose).map(Lower::Prefix)
+        let prefix = Prefix::start(fetcher, client, &address, path, &prefix_options, choose)?;
+        Ok(Lower::Prefix { prefix, _own: own::Entry::add(path) })
     }
 
     /// Whether it was unmounted.
     pub fn has_ended(&self) -> bool {
         match self {
-            Lower::Directory(mount) => mount.has_ended(),
-            Lower::Prefix(prefix) => prefix.has_ended(),
+            Lower::Directory { mount, .. } => mount.has_ended(),
+            Lower::Prefix { prefix, .. } => prefix.has_ended(),
         }
     }
 
     /// Waits until it is unmounted, at most for this long.
     pub fn wait_until_ended(&self, most: Duration) -> bool {
         match self {
-            Lower::Directory(mount) => mount.wait_until_ended(most),
-            Lower::Prefix(prefix) => prefix.wait_until_ended(most),
+            Lower::Directory { mount, .. } => mount.wait_until_ended(most),
+            Lower::Prefix { prefix, .. } => prefix.wait_until_ended(most),
         }
     }
 
     /// Files and directories that the kernel knows, and files whose pages are kept.
     pub fn counts(&self) -> (usize, usize) {
         match self {
-            Lower::Directory(mount) => (mount.stat().nodes, mount.stat().files),
-            Lower::Prefix(prefix) => (prefix.stat().nodes, prefix.stat().files),
+            Lower::Directory { mount, .. } => (mount.stat().nodes, mount.stat().files),
+            Lower::Prefix { prefix, .. } => (prefix.stat().nodes, prefix.stat().files),
         }
     }
 
     /// The objects of its files, whose names are paths below what is mounted.
     pub fn objects(&self) -> Vec<Object> {
         match self {
-            Lower::Directory(mount) => mount.objects(),
-            Lower::Prefix(prefix) => prefix.objects(),
+            Lower::Directory { mount, .. } => mount.objects(),
+            Lower::Prefix { prefix, .. } => prefix.objects(),
         }
     }
 
     /// Begins to unmount it.
     pub fn begin_stop(&self) {
         match self {
-            Lower::Directory(mount) => mount.begin_stop(),
-            Lower::Prefix(prefix) => prefix.begin_stop(),
+            Lower::Directory { mount, .. } => mount.begin_stop(),
+            Lower::Prefix { prefix, .. } => prefix.begin_stop(),
         }
     }
 
@@ -102,8 +106,8 @@ impl Lower {
     /// written.
     pub fn stop(&self) -> Vec<String> {
         match self {
-            Lower::Directory(mount) => mount.stop(),
-            Lower::Prefix(prefix) => {
+            Lower::Directory { mount, .. } => mount.stop(),
+            Lower::Prefix { prefix, .. } => {
                 prefix.stop(PATIENCE);
                 Vec::new()
             }

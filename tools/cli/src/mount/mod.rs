@@ -30,7 +30,7 @@ use crate::environment::Environment;
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
 use crate::remotes::Remotes;
-use crate::{limits, output, units};
+use crate::{limits, mounts, output, units};
 use lower::{Asked, Lower};
 pub use mount_octavo::{Helper, is_helper};
 use options::Options;
@@ -147,6 +147,10 @@ pub fn run(
     let path = place::target(&source, &arguments.path).map_err(Error::Usage)?;
     if let Some(log) = &mut options.log {
         *log = std::path::absolute(&log).unwrap_or_else(|_| log.clone());
+        if mounts::resolved(log).starts_with(&path) {
+            let (log, path) = (log.display(), path.display());
+            return Err(Error::Usage(format!("the log {log} is below {path}, which is to be mounted")));
+        }
     }
     if arguments.check {
         return Ok(());

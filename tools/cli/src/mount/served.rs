@@ -15,6 +15,7 @@ use super::lower::{Asked, Lower};
 use super::place;
 use crate::config::mount::Pattern;
 use crate::lock::lock;
+use crate::own;
 use crate::remotes::Remotes;
 
 /// Which partition a file gets: that of the first pattern that matches its path; else the one that
@@ -70,6 +71,9 @@ impl Served {
         rules: Rules,
     ) -> Result<Arc<Served>, String> {
         let source = place::source(source)?;
+        if Remotes::address(&source).is_none() {
+            own::check(&source).map_err(|why| format!("cannot mount {}: it {why}", source.display()))?;
+        }
         let path = place::target(&source, path)?;
         let partitions = Mutex::new(rules.names().collect());
         let rules = Arc::new(RwLock::new(rules));

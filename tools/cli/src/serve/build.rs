@@ -7,6 +7,7 @@ use octavo::{Cache, CacheConfig, Limits, Object, Partition, PartitionConfig, UNL
 use crate::config::{Config, ExportSection, GroupSection, PartitionSection, bytes, check};
 use crate::error::Error;
 use crate::limits::READ_AHEAD_DEFAULT_BYTES;
+use crate::own;
 use crate::remotes::Remotes;
 
 /// Opens the stores of exports.
@@ -126,9 +127,11 @@ pub fn store(section: &ExportSection, opener: Opener<'_>) -> Result<disk::Store,
             false => Err(check::READ_ONLY.into()),
         };
     }
+    let path = section.path.get_ref();
+    own::check(path).map_err(|why| format!("{} {why}", path.display()))?;
     let open = if opener.claims { disk::Store::open } else { disk::Store::rehearse };
     let options = disk::OpenOptions { read_only: section.read_only, ..disk::OpenOptions::default() };
-    open(section.path.get_ref(), &options).map_err(|error| match error {
+    open(path, &options).map_err(|error| match error {
         disk::OpenError::Permission { .. } | disk::OpenError::ReadOnlyDevice { .. } if !section.read_only => {
             format!("{error}; to serve it for reading only: read_only = true")
         }

@@ -11,7 +11,8 @@
 //!    control clients, and a thread for SIGHUP, add and remove partitions and exports meanwhile
 //!    (`manage`).
 //! 5. At the first signal the server admits no more clients, gives connected clients a moment to
-//!    finish their requests, and drains every object.
+//!    finish their requests, and drains every object: those of exports while its mounts still
+//!    serve, then those of mounts.
 //! 6. Objects that cannot be drained are named and given up.
 //!
 //! A server that takes over from another one begins with what that one has left (`take_over`), and
@@ -37,6 +38,7 @@ mod take_over;
 mod tls;
 mod watch;
 
+use std::collections::HashSet;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,8 +46,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use octavo::Cache;
 use octavo::numa::TopologySource;
+use octavo::{Cache, Object};
 use octavo_block::{Address, Estate, Server};
 
 use crate::config::source::Source;
@@ -245,11 +247,15 @@ fn end(
             Estate::default()
         }
     };
+    let mut drained = Drained::default();
+    if !catalog.mounts.list().is_empty() {
+        drained = drain_exports(catalog);
+    }
     catalog.mounts.end(catalog.drain_timeout.get());
     // The control socket stays open, so that `octavo ctl` can watch the drain. The control file
     // system is unmounted; unmounting does not wait for a setting that takes long.
     drop(mounted);
-    drain_all(catalog, events.as_deref())?;
+    drain_all(catalog, events.as_deref(), drained)?;
     if !is_left {
         return Ok(());
     }
@@ -265,11 +271,27 @@ fn end(
     }
 }
 
-/// Writes all dirty pages. The error names what is lost.
-fn drain_all(catalog: &Catalog, events: Option<&EventLog>) -> Result<(), Error> {
+/// Objects that a first drain has had, and those that it gave up.
+#[derive(Default)]
+struct Drained {
+    objects: Vec<Object>,
+    refusals: Vec<drain::Refusal>,
+}
+
+/// Drains the exports while the mounts still serve (`own.rs`, S2).
+fn drain_exports(catalog: &Catalog) -> Drained {
+    let of_mounts = catalog.mounts.stores();
+    let is_of_a_mount = |object: &Object| of_mounts.contains(&std::ptr::from_ref(object.store()));
+    let objects = drain::objects(&catalog.cache).into_iter().filter(|object| !is_of_a_mount(object));
+    let objects: Vec<Object> = objects.collect();
+    let refusals = drain_some(catalog, objects.clone());
+    Drained { objects, refusals }
+}
+
+/// Drains objects, and says how far it is.
+fn drain_some(catalog: &Catalog, objects: Vec<Object>) -> Vec<drain::Refusal> {
     let supervisor = &catalog.supervisor;
-    let objects = drain::objects(&catalog.cache);
-    let refusals = drain::drain(objects, catalog.drain_timeout.get(), |dirty_bytes| {
+    drain::drain(objects, catalog.drain_timeout.get(), |dirty_bytes| {
         if dirty_bytes > 0 {
             let progress = format!("draining: {} dirty left", units::human_bytes(dirty_bytes));
             log::info!("{progress}");
@@ -277,7 +299,16 @@ fn drain_all(catalog: &Catalog, events: Option<&EventLog>) -> Result<(), Error> 
         }
         // A drain that makes progress is not killed, however long it takes.
         supervisor.extend(catalog.drain_timeout.get() + LAST_WORD);
-    });
+    })
+}
+
+/// Writes all dirty pages of objects that were not drained before. The error names what is lost.
+fn drain_all(catalog: &Catalog, events: Option<&EventLog>, drained: Drained) -> Result<(), Error> {
+    let Drained { objects: drained, mut refusals } = drained;
+    let before: HashSet<_> = drained.iter().map(|object| std::ptr::from_ref(object.store())).collect();
+    let is_new = |object: &Object| !before.contains(&std::ptr::from_ref(object.store()));
+    let objects = drain::objects(&catalog.cache).into_iter().filter(is_new).collect();
+    refusals.extend(drain_some(catalog, objects));
     catalog.recorders.stop_all();
     let give_up = |refusal: drain::Refusal| {
         let (name, line) = (refusal.name.clone(), drain::lost(refusal));

@@ -1,10 +1,11 @@
 //! [`Mounts`]: the directories that the server has mounted now. The catalog's lock serializes
 //! changes; reports may look at any time.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use octavo::{Cache, Partition};
+use octavo::{Cache, Partition, disk};
 use octavo_fuse::MountOptions;
 
 use crate::config::mount::{MountSection, Pattern};
@@ -53,9 +54,10 @@ impl Mounts {
         list.iter().find(uses).map(|mounted| mounted.served.path().display().to_string())
     }
 
-    /// Unmounts all, and waits for their requests, at most for this long.
+    /// Unmounts all, and waits for their requests, at most for this long. The newest first: it may
+    /// be mounted below an older one.
     pub fn end(&self, most: Duration) {
-        for mounted in self.list() {
+        for mounted in self.list().into_iter().rev() {
             if !mounted.served.end(most) {
                 let (path, source) = (mounted.served.path().display(), mounted.served.source().display());
                 log::warn!("{path}: requests still wait for {source}");
@@ -68,6 +70,13 @@ impl Mounts {
     pub fn close(&self, most: Duration) -> Vec<String> {
         let lost = |mounted: &Mounted| mounted.served.wait_until_closed(most).unwrap_or_default();
         self.list().iter().flat_map(lost).collect()
+    }
+
+    /// The objects of their files, by the stores, which do not move while the objects are open.
+    pub fn stores(&self) -> HashSet<*const disk::Store> {
+        let list = self.list();
+        let objects = list.iter().flat_map(|mounted| mounted.served.objects());
+        objects.map(|object| std::ptr::from_ref(object.store())).collect()
     }
 
     /// Their figures.

@@ -23,6 +23,7 @@ use crate::control::report::{AskClients, Clients};
 use crate::control::server::Listener;
 use crate::environment::make_open_dir;
 use crate::error::Error;
+use crate::own;
 use crate::remotes::Remotes;
 use crate::units;
 
@@ -76,7 +77,9 @@ pub fn clients(
 /// Binds the control socket, if the configuration has one.
 pub fn control(config: &Config) -> Result<Option<Listener>, Error> {
     let Some(control) = &config.listen.control else { return Ok(None) };
-    Listener::bind(&control.get_ref().0.0).map(Some).map_err(|why| config.refused(control, why))
+    let path = &control.get_ref().0.0;
+    let bound = check_socket(path).and_then(|()| Listener::bind(path));
+    bound.map(Some).map_err(|why| config.refused(control, why))
 }
 
 /// Serves metrics and health over HTTP, if the configuration asks for it. Returns the URL.
@@ -112,9 +115,15 @@ fn verdict(reasons: Vec<String>) -> Page {
     Page { is_good, content_type: "text/plain; charset=utf-8", text }
 }
 
+/// Refuses a socket on a mount of this server. The error is a sentence.
+fn check_socket(path: &Path) -> Result<(), String> {
+    own::check(path).map_err(|why| format!("{} {why}", path.display()))
+}
+
 /// Makes the folder of a socket if it is missing. Users who may connect to the socket may also
 /// enter the folder. The error is a sentence.
 pub fn make_socket_dir(directory: &Path, limits: &Limits) -> Result<(), String> {
+    check_socket(directory)?;
     let passes = |class: u32| if limits.unix_mode & class == 0 { 0 } else { class & 0o111 };
     make_open_dir(directory, 0o700 | passes(0o070) | passes(0o007), limits.unix_group)
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::clients::shell_succeeds;
 use crate::metrics;
 use crate::mount::{can_mount, directories, is_mounted, path, unmount};
+use crate::nbd_client::Client;
 use crate::server::{Directory, Server, Setup, octavo_fails, octavo_succeeds, wait_until};
 
 const MIB: u64 = 1 << 20;
@@ -252,6 +253,7 @@ fn a_check_reports_what_is_wrong_with_mounts() {
     fn words(owned: &[String; 4]) -> [&str; 4] {
         std::array::from_fn(|at| owned[at].as_str())
     }
+    let control = format!("[listen]\ncontrol = \"unix:{}\"\n[[mount]]\n", path(&place.target.join("c.sock")));
     // Without exports, nothing needs to listen.
     let good = place.sections(TENANTS);
     assert!(octavo_succeeds(&words(&check(&good))).contains("no problems"));
@@ -264,10 +266,93 @@ fn a_check_reports_what_is_wrong_with_mounts() {
         (path(&place.source), "/no/such", "mount.source: there is no directory /no/such to mount"),
         (path(&place.target), "relative", "mount.path: \"relative\" is not absolute"),
         (path(&place.target), path(&place.source.join("db")), "mount.path: cannot mount at"),
+        ("[[mount]]\n", &control, "listen.control: "),
+        ("[[mount]]\n", &control, "which this server mounts itself, on line "),
+        (
+            "\"homes\"\ncache_mode = \"writeback\"\n",
+            &format!("\"homes\"\nrecord = \"{}\"\n", path(&place.target.join("db/x.octr"))),
+            "partition.record: ",
+        ),
     ] {
         let said = octavo_fails(&words(&check(&good.replacen(from, to, 1))), 2);
         assert!(said.contains(why), "{why}: {said}");
     }
+}
+
+/// A server whose export lay on its own mount lost what it had acknowledged when it ended.
+#[test]
+fn nothing_of_a_server_lies_on_its_own_mount_however_it_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let server = place.serve(&place.sections(&[]));
+    let disk = place.target.join("db/disk.raw");
+    fs::File::create(&disk).unwrap().set_len(MIB).unwrap();
+    let link = place.directory.join("link");
+    std::os::unix::fs::symlink(&disk, &link).unwrap();
+    let dotted = place.source.join("../target/db/../db/disk.raw");
+    let bound = place.directory.join("bound");
+    fs::create_dir(&bound).unwrap();
+    let mut names = vec![disk, link, dotted];
+    // Only root may.
+    let is_bound = rustix::mount::mount_bind(place.target.join("db"), &bound).is_ok();
+    names.extend(is_bound.then(|| bound.join("disk.raw")));
+    for name in &names {
+        let said = server.ctl_fail(1, &["export", "add", "e", "--path", path(name), "--partition", "p"]);
+        assert!(said.contains("is on a mount of this server itself"), "{name:?}: {said}");
+    }
+    if is_bound {
+        rustix::mount::unmount(&bound, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+    let recording = place.target.join("db/new.octr");
+    let socket = path(&server.control).to_owned();
+    let words = ["record", "p", "--socket", &socket, "--output", path(&recording)];
+    let said = octavo_fails(&words, 1);
+    assert!(said.contains("new.octr is on a mount of this server itself") && !recording.exists(), "{said}");
+
+    // A reload, by a link, which the file's text does not show.
+    let link = place.directory.join("link");
+    let export = format!("[[export]]\nname = \"e\"\npath = \"{}\"\npartition = \"p\"\n", path(&link));
+    place.edit("[[mount]]\n", &format!("{export}[[mount]]\n"));
+    let said = server.ctl_fail(1, &["reload"]);
+    assert!(said.contains("which this server mounts itself"), "{said}");
+    place.edit(&export, "");
+    // The lower file is another matter.
+    let lower = place.source.join("db/disk.raw");
+    server.ctl_succeed(&["export", "add", "e", "--path", path(&lower), "--partition", "p"]);
+}
+
+/// An export whose store lies on the server's mount in a way that the server cannot see: another
+/// server's mount is between them.
+#[test]
+fn exports_are_drained_while_the_mounts_still_serve() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let mut server = place.serve(&place.sections(&[]));
+    let outer = place.directory.join("outer");
+    fs::create_dir(&outer).unwrap();
+    octavo_succeeds(&["mount", "--daemon", path(&place.target), path(&outer)]);
+    let disk = outer.join("db/disk.raw");
+    fs::File::create(&disk).unwrap().set_len(MIB).unwrap();
+    server.ctl_succeed(&["export", "add", "e", "--path", path(&disk), "--partition", "p"]);
+    let mut client = Client::connect(&server.nbd, "e").unwrap();
+    client.write(0, &vec![9; MIB as usize]);
+    drop(client);
+    server.end("TERM", 0);
+    unmount(&outer);
+    assert!(fs::read(place.source.join("db/disk.raw")).unwrap() == vec![9; MIB as usize]);
+}
+
+#[test]
+fn a_log_below_the_mount_that_it_is_about_is_refused() {
+    let place = Place::new();
+    let log = format!("log={}", path(&place.target.join("log")));
+    let words = ["mount", "-o", &log, "--daemon", path(&place.source), path(&place.target)];
+    let said = octavo_fails(&words, 2);
+    assert!(said.contains("which is to be mounted"), "{said}");
 }
 
 #[test]
