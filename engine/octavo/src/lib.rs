@@ -96,6 +96,7 @@ pub use name::{check_name, is_visible};
 pub use request::{Advice, Completion, Interest, Op, RawRead, Read, Request};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};
 pub use state::events::{CacheEvent, EVENTS_TARGET, Happened, MoveReason};
+pub use state::faults::ObjectFaults;
 pub use state::latency::{PartitionLatency, Times};
 pub use state::tape::{RecordingEnd, RecordingStat};
 pub use ways::WAYS;

@@ -2,7 +2,7 @@
 //! object, and so its pages, after its last close, until other files need its descriptors.
 //!
 //! Rules:
-//! - **F1** A length changes under `File::length`. An extending write raises `File::visible` when
+//! - **F1** A length changes under `File::length` (`file.rs`). An extending write raises `File::visible` when
 //!   it has ended. Reads end there, so no reader sees zeros where the engine lengthens a direct
 //!   store before it writes.
 //! - **F2** A file is idle while it has no handles. Idle files are closed, the longest idle first,
@@ -25,248 +25,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex};
 
 use octavo::disk::{OpenOptions, Store};
 use octavo::{CacheMode, Object, Partition};
-use rustix::fs::{FileType, OFlags, Statx};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
-use crate::errors::{errno_of, length_errno};
-use crate::in_flight::WritesInFlight;
+use crate::file::{Access, File, lock};
 use crate::labels::{Opened, display_name};
-use crate::leases::{Leased, Leases};
+use crate::leases::Leases;
 use crate::lower::{self, Key, Stamp};
 use crate::nodes::Node;
 use crate::options::MountOptions;
-
-/// A regular file whose pages are cached.
-pub struct File {
-    key: Key,
-    object: RwLock<Object>,
-    /// F1.
-    length: Mutex<()>,
-    visible: AtomicU64,
-    /// This mount's own changes (F3).
-    begun: AtomicU64,
-    ended: AtomicU64,
-    /// F6: the value of `begun` up to which all changes are in the lower file.
-    settled: AtomicU64,
-    seen: Mutex<Seen>,
-    /// Where pages are kept under leases.
-    lease: Option<Leased>,
-    /// Those through the cache.
-    pub writes: WritesInFlight,
-}
-
-/// A change of a file by this mount, from before it begins until it has ended (F3).
-pub struct Change(Arc<File>);
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        self.0.ended.fetch_add(1, SeqCst);
-    }
-}
-
-/// The file as it was last seen (F3).
-#[derive(Clone, Copy)]
-struct Seen {
-    stamp: Stamp,
-    counts: Counts,
-}
-
-/// What a file is opened for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Access {
-    pub writes: bool,
-    /// All writes are appended.
-    pub appends: bool,
-}
-
-impl Access {
-    /// Any write.
-    pub const WRITE: Access = Access { writes: true, appends: false };
-}
-
-/// What this mount has done to a file by some moment (F3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    begun: u64,
-    ended: u64,
-    /// Pages that the cache has written back.
-    pages_written: u64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl File {
-    /// Returns the object. Do not keep it across calls that may replace it.
-    pub fn object(&self) -> RwLockReadGuard<'_, Object> {
-        self.object.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The length that readers see (F1).
-    pub fn len_bytes(&self) -> u64 {
-        // Relaxed: the kernel orders a read behind the reply to the write that lengthened the file.
-        self.visible.load(Relaxed)
-    }
-
-    /// What the file has to do with leases, if the mount takes them.
-    pub fn lease(&self) -> Option<&Leased> {
-        self.lease.as_ref()
-    }
-
-    /// The length that attributes show, of a lower file of `lower` bytes: while this mount changes
-    /// it through the cache, the length that readers see.
-    pub fn len_to_show(&self, lower: u64) -> u64 {
-        let is_changing = self.lease.is_none() && self.ended.load(SeqCst) != self.begun.load(SeqCst);
-        if is_changing { self.len_bytes() } else { lower }
-    }
-
-    /// Begins a change by this mount (F3).
-    pub fn change(self: &Arc<Self>) -> Change {
-        // SeqCst, here and where it ends: a look that sees what the change has done sees the count.
-        self.begun.fetch_add(1, SeqCst);
-        Change(self.clone())
-    }
-
-    fn counts(&self) -> Counts {
-        let ended = self.ended.load(SeqCst);
-        Counts { begun: self.begun.load(SeqCst), ended, pages_written: self.object().pages_written() }
-    }
-
-    /// Writes bytes that may end past the file's end (F1). `None` as the offset appends them.
-    /// Returns how many were written: fewer if the lower file system had no room for more.
-    ///
-    /// # Errors
-    /// ENOSPC and others, of the lower file system.
-    pub fn extend(&self, offset: Option<u64>, bytes: &[u8]) -> Result<usize, Errno> {
-        let _length = lock(&self.length);
-        let offset = offset.unwrap_or(self.len_bytes());
-        let written = self.object().extend_at(offset, bytes).map_err(|error| length_errno(&error))?;
-        self.visible.fetch_max(offset + written as u64, Relaxed);
-        Ok(written)
-    }
-
-    /// Writes bytes that lay in the file when the write began.
-    ///
-    /// # Errors
-    /// Those of the lower file system.
-    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        match self.object().write_at(offset, bytes) {
-            // The file was cut meanwhile.
-            Err(octavo::Error::PastEnd { .. }) => self.extend(Some(offset), bytes),
-            written => written.map(|()| bytes.len()).map_err(|error| errno_of(&error)),
-        }
-    }
-
-    /// Changes the length.
-    ///
-    /// # Errors
-    /// Those of the lower file system.
-    pub fn set_len_bytes(&self, len: u64) -> Result<(), Errno> {
-        let _length = lock(&self.length);
-        let object = self.object();
-        if len < self.len_bytes() {
-            self.visible.store(len, Relaxed);
-        }
-        let set = object.set_len_bytes(len).map_err(|error| length_errno(&error));
-        self.visible.store(object.len_bytes(), Relaxed);
-        set
-    }
-
-    /// Runs `change`, which changes the lower file behind the cache, and drops the pages of the
-    /// range after it. All that was written before is in the lower file when `change` runs.
-    ///
-    /// # Errors
-    /// Those of `change`, and of writing back.
-    pub fn change_below<T>(
-        &self,
-        offset: u64,
-        len: u64,
-        change: impl FnOnce() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        let _length = lock(&self.length);
-        let object = self.object();
-        object.sync().map_err(|error| errno_of(&error))?;
-        let changed = change();
-        let adopted = object.adopt_len_bytes().map_err(|error| errno_of(&error));
-        let dropped = object.invalidate(offset, len.min(u64::MAX - offset)).map_err(|error| errno_of(&error));
-        self.visible.store(object.len_bytes(), Relaxed);
-        let result = changed?;
-        adopted.and(dropped).map(|_| result)
-    }
-
-    /// Writes dirty pages to the lower file, without making them durable (F6). Returns whether the
-    /// mount has changed the file since the last call.
-    ///
-    /// # Errors
-    /// EIO and others, of the lower file system. They are kept for [`check`](File::check), too.
-    pub fn settle(&self) -> Result<bool, Errno> {
-        // The end first: no change that has begun by then is unfinished if both are equal.
-        let ended = self.ended.load(SeqCst);
-        let begun = self.begun.load(SeqCst);
-        if self.settled.load(SeqCst) == begun || self.object().cache_mode() == CacheMode::Writethrough {
-            return Ok(false);
-        }
-        self.object().clean().map_err(|error| errno_of(&error))?;
-        if ended == begun {
-            self.settled.fetch_max(begun, SeqCst);
-        }
-        Ok(true)
-    }
-
-    /// Returns the error of an earlier write-back, if there was one.
-    ///
-    /// # Errors
-    /// Its error: written bytes may be lost.
-    pub fn check(&self) -> Result<(), Errno> {
-        self.object().check().map_err(|error| errno_of(&error))
-    }
-
-    /// Makes all that was written durable.
-    ///
-    /// # Errors
-    /// EIO and others, of the lower file system: written bytes may be lost.
-    pub fn sync(&self) -> Result<(), Errno> {
-        self.object().sync().map_err(|error| errno_of(&error))
-    }
-
-    /// F3. Returns the attributes that it has compared.
-    ///
-    /// # Errors
-    /// Those of the lower file system.
-    pub fn look(&self, node: &Node) -> Result<Statx, Errno> {
-        let mut seen = lock(&self.seen);
-        // The counts first: a change in between moves them again.
-        let counts = self.counts();
-        let stat = node.stat()?;
-        let is_ours = counts != seen.counts || counts.begun != counts.ended;
-        let stamp = Stamp::of(&stat);
-        if stamp != seen.stamp && !is_ours {
-            self.refresh()?;
-        }
-        *seen = Seen { stamp, counts };
-        Ok(stat)
-    }
-
-    /// Drops all clean pages, and adopts the length of the lower file. Waits for fills in flight.
-    ///
-    /// # Errors
-    /// Those of the lower file system.
-    pub fn refresh(&self) -> Result<(), Errno> {
-        let _length = lock(&self.length);
-        let object = self.object();
-        object.adopt_len_bytes().map_err(|error| errno_of(&error))?;
-        object.invalidate(0, u64::MAX).map_err(|error| errno_of(&error))?;
-        self.visible.store(object.len_bytes(), Relaxed);
-        Ok(())
-    }
-}
-
 /// Chooses the partition of a file.
 pub type Chooser = dyn Fn(&Opened<'_>) -> Option<Partition> + Send + Sync;
 
@@ -376,19 +147,8 @@ impl Files {
         created: Option<OwnedFd>,
     ) -> Result<(Arc<Entry>, bool), Errno> {
         let (object, stamp) = self.make_object(node, access, created)?;
-        let visible = AtomicU64::new(object.len_bytes());
-        let file = Arc::new(File {
-            key: node.key,
-            object: RwLock::new(object),
-            length: Mutex::default(),
-            visible,
-            begun: AtomicU64::new(0),
-            settled: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            seen: Mutex::new(Seen { stamp, counts: Counts::default() }),
-            lease: self.leases.as_ref().map(|leases| leases.of(node)),
-            writes: WritesInFlight::default(),
-        });
+        let lease = self.leases.as_ref().map(|leases| leases.of(node));
+        let file = Arc::new(File::new(node.key, object, stamp, lease));
         let entry = Arc::new(Entry { file, state: Mutex::default() });
         let mut table = lock(&self.table);
         if let Some(other) = table.files.get(&node.key).cloned() {
@@ -483,9 +243,9 @@ impl Files {
         if !access.writes || !file.object().read_only() {
             return Ok(());
         }
-        let _length = lock(&file.length);
+        let _length = file.hold_length();
         let (object, _) = self.make_object(node, access, None)?;
-        let mut held = file.object.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = file.object_to_replace();
         // It has no dirty pages.
         held.abandon();
         *held = object;
@@ -500,10 +260,10 @@ impl Files {
         if !file.object().store().is_direct() {
             return file.set_len_bytes(0);
         }
-        let _length = lock(&file.length);
+        let _length = file.hold_length();
         let lower = lower::open_again(node.place.at()?, OFlags::RDWR)?;
-        file.visible.store(0, Relaxed);
-        let mut held = file.object.write().unwrap_or_else(PoisonError::into_inner);
+        file.hide_all();
+        let mut held = file.object_to_replace();
         // First, so that no write-back of a dirty page lengthens the file again.
         held.abandon();
         rustix::fs::ftruncate(&lower, 0)?;

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::io::Errno;
 
-use crate::files::File;
+use crate::file::File;
 use crate::leases::Leased;
 use crate::lower;
 use crate::nodes::Node;

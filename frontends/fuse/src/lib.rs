@@ -27,6 +27,7 @@
 
 mod device;
 mod errors;
+mod file;
 mod files;
 mod fs;
 mod handles;

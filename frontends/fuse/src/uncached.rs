@@ -8,7 +8,8 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::files::{Access, File, Files};
+use crate::file::{Access, File};
+use crate::files::Files;
 use crate::leases::{Leased, Pages};
 use crate::lower;
 use crate::nodes::Node;

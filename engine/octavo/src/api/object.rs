@@ -17,6 +17,7 @@ use crate::position::{ByteOffset, PageIndex};
 use crate::request::{Advice, Read};
 use crate::stat::ObjectStat;
 use crate::state::counters::Count;
+use crate::state::faults::ObjectFaults;
 use crate::sync::{Arc, Ordering, lock};
 
 impl Object {
@@ -478,7 +479,26 @@ impl Object {
         let inner = &self.inner;
         inner.partition.shared.check_process()?;
         inner.check_not_failed()?;
-        lock(&inner.writeback_error).clone().map_or(Ok(()), Err)
+        lock(&inner.faults).refusal().cloned().map_or(Ok(()), Err)
+    }
+
+    /// Returns the failures of write-backs and syncs so far, which a front end reports to each of
+    /// its users once. Cheaper than [`stat`](Object::stat).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(0, b"octavo")?;
+    /// object.sync()?;
+    /// assert_eq!(object.faults().count, 0);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn faults(&self) -> ObjectFaults {
+        // Acquire, as in `check_not_failed`.
+        lock(&self.inner.faults).report(self.inner.failed.load(Ordering::Acquire))
     }
 
     /// Returns the object's statistics. Walks over the partition's dirty pages.
@@ -500,7 +520,7 @@ impl Object {
             len_bytes: inner.len_bytes(),
             dirty_bytes: inner.partition.page_size.len_of(dirty),
             failed: inner.failed.load(Ordering::Acquire),
-            writeback_error: lock(&inner.writeback_error).as_ref().map(Error::to_string),
+            writeback_error: lock(&inner.faults).refusal().map(Error::to_string),
         }
     }
 }

@@ -117,7 +117,7 @@ impl Cleaner {
             };
             let mut wanted = Vec::new();
             for object in partition.objects() {
-                let refused = lock(&object.inner.writeback_error).is_some();
+                let refused = lock(&object.inner.faults).refusal().is_some();
                 let pages_max = match refused {
                     true if asks_again => u64::MAX,
                     true => 0,
@@ -176,11 +176,13 @@ impl Cleaner {
             let is_clean = partition.inner.table.dirty_pages() == 0;
             for object in partition.objects() {
                 let error = {
-                    let mut error = lock(&object.inner.writeback_error);
-                    // The refused pages were discarded, or written by another task in the
-                    // meantime.
-                    error.take_if(|_| is_clean);
-                    error.clone()
+                    let mut faults = lock(&object.inner.faults);
+                    if is_clean {
+                        // The refused pages were discarded, or written by another task in the
+                        // meantime.
+                        faults.written();
+                    }
+                    faults.refusal().cloned()
                 };
                 if error.is_none() && refusing.is_empty() {
                     continue;

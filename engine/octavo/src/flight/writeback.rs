@@ -176,7 +176,7 @@ fn begin(task: &mut Task, object: &ObjectInner) {
         return;
     }
     let is_pass = whole && !sync.flush;
-    let runs = if lock(&object.writeback_error).is_some() { Runs::NotYet } else { Runs::Yes };
+    let runs = if lock(&object.faults).refusal().is_some() { Runs::NotYet } else { Runs::Yes };
     // Relaxed, here and elsewhere: a pass covers all pages wherever it begins.
     let begun = if is_pass { PageIndex(object.clean_next.swap(0, Ordering::Relaxed)) } else { PageIndex(0) };
     sync.cleaning = Some(Cleaning { whole, is_pass, began_at: Instant::now(), begun, runs, refused: 0 });
@@ -190,7 +190,7 @@ pub(crate) fn ended(task: &Task) {
     if let Some(cleaning) = whole {
         task.object.clean_until.advance(cleaning.began_at);
         task.object.clean_next.store(0, Ordering::Relaxed);
-        *lock(&task.object.writeback_error) = None;
+        lock(&task.object.faults).written();
     }
 }
 
@@ -327,7 +327,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
         Err(source) => {
             partition.counters.add(Count::WriteErrors, 1);
             let error = object.io_error(&source);
-            *lock(&object.writeback_error) = Some(error.clone());
+            lock(&object.faults).refused(&error);
             match &mut task.job {
                 // A sync continues with the other pages and reports the error at its end.
                 Job::Sync(sync) => {
@@ -527,6 +527,7 @@ impl ObjectInner {
         self.failed.store(true, Ordering::Release);
         self.partition.counters.add(Count::SyncErrors, 1);
         let error = self.io_error(source);
+        lock(&self.faults).sync_failed(&error);
         let (partition, object) = (self.partition.config.name.clone(), self.name.clone());
         let what = Happened::SyncFailed { partition, object, error: error.clone() };
         self.partition.shared.events.add(what);

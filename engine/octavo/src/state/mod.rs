@@ -8,6 +8,7 @@ pub(crate) mod costs;
 pub(crate) mod counters;
 pub(crate) mod events;
 pub(crate) mod expected;
+pub(crate) mod faults;
 pub(crate) mod history;
 pub(crate) mod latency;
 pub(crate) mod monitor;

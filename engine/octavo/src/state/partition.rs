@@ -16,6 +16,7 @@ use super::ages::CleanUntil;
 use super::costs::Costs;
 use super::counters::{Count, Counters};
 use super::expected::Expected;
+use super::faults::Faults;
 use super::history::{History, Resizing};
 use super::monitor::Remembered;
 use super::nodes::{Auto, Balance, Places, Worth, Writers};
@@ -160,9 +161,8 @@ pub(crate) struct ObjectInner {
     pub written: AtomicU64,
     /// When the last task began that has written all dirty pages.
     pub clean_until: CleanUntil,
-    /// The last error of a page that could not be written back. `None` again once all pages were
-    /// written.
-    pub writeback_error: Mutex<Option<Error>>,
+    /// Failures of write-backs and syncs.
+    pub faults: Mutex<Faults>,
     // The last field, dropped after `partition`, as `Lease` expects.
     _lease: Arc<Lease>,
 }
@@ -365,7 +365,7 @@ impl ObjectInner {
             clean_next: AtomicU64::new(0),
             written: AtomicU64::new(0),
             clean_until: CleanUntil::now(),
-            writeback_error: Mutex::new(None),
+            faults: Mutex::new(Faults::default()),
             _lease: lease.clone(),
         };
         object.set_len(object.store.len_bytes());

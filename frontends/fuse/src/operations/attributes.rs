@@ -4,7 +4,7 @@ use rustix::fs::{Statx, Timespec, UTIME_NOW};
 use rustix::io::Errno;
 
 use super::request::{Request, put};
-use crate::files::Access;
+use crate::file::Access;
 use crate::fs::Fs;
 use crate::lower;
 use crate::nodes::Node;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::names::set_mask;
 use super::request::{Request, put};
-use crate::files::{Access, Change, File};
+use crate::file::{Access, Change, File};
 use crate::fs::Fs;
 use crate::handles::{Handle, Open};
 use crate::lower;
