@@ -99,14 +99,17 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "octavo-s3",
-        own: &["octavo", "octavo-objects", "octavo-object-store-14"],
+        own: &["octavo", "octavo-objects", "octavo-object-store-14", "octavo-s3-stub"],
         others: &[
+            "async-trait",
+            "chrono",
             "configparser",
             "fuser",
             "futures-util",
             "log",
             "lru",
             "object_store",
+            "quick-xml",
             "reqwest",
             "rustix",
             "rustls",

@@ -61,7 +61,10 @@ impl Origin for StoreOrigin {
             let (meta, range, path) = (meta_of(&told), told.range.clone(), path.to_owned());
             let body = told.into_stream().map(move |piece| {
                 // What broke off may be whole the next time.
-                piece.map_err(|error| Error::new(ErrorKind::Unavailable, &path, text_of(&error)))
+                piece.map_err(|error| match own_error(&error) {
+                    Some(own) => own.clone().about(&path),
+                    None => Error::new(ErrorKind::Unavailable, &path, text_of(&error)),
+                })
             });
             Ok(Answer { meta, range, body: body.boxed() })
         }
@@ -102,9 +105,25 @@ fn text_of(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// An error of `object_store` about the object at `path`.
+/// An error of this family's own that came through the client library, such as from its transport.
+fn own_error<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(own) = error.downcast_ref() {
+            return Some(own);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// An error of `object_store` about the object at `path`. One of `octavo-objects` that came through
+/// it keeps its kind.
 pub fn error_of(path: &str, error: &object_store::Error) -> Error {
     use object_store::Error as Theirs;
+    if let Some(own) = own_error(error) {
+        return own.clone().about(path);
+    }
     let kind = match error {
         Theirs::NotFound { .. } => ErrorKind::NotFound,
         Theirs::Precondition { .. } | Theirs::NotModified { .. } => ErrorKind::Changed,

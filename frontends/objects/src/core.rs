@@ -166,7 +166,8 @@ impl Inner {
             let mut known = self.known();
             let fresh = asked.filter(|(_, forgets)| *forgets == known.forgets).map(|(when, _)| when);
             match known.entries.get(key) {
-                Some(entry) if entry.is_version(meta) => {
+                // A version that the server has denied meanwhile begins anew.
+                Some(entry) if entry.is_version(meta) && entry.source.change().is_none() => {
                     entry.source.use_origin(origin);
                     entry.confirm(fresh);
                     Ok(entry.clone())
@@ -233,7 +234,7 @@ impl Inner {
             known.entries.pop(key);
         }
         drop(known);
-        let is_gone = entry.source.failure().is_some_and(|error| error.kind() == ErrorKind::Changed);
+        let is_gone = entry.source.change().is_some();
         let mut dropped = Dropped::default();
         if is_gone { &mut dropped.gone } else { &mut dropped.unused }.push(entry.clone());
         self.drop_pages(dropped);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An error of a remote object. Names the object and what is wrong; never holds credentials, as
 /// long as the [`Origin`](crate::Origin) keeps them out of its messages.
@@ -11,6 +12,7 @@ pub struct Error {
     kind: ErrorKind,
     path: Arc<str>,
     message: Arc<str>,
+    retry_after: Option<Duration>,
 }
 
 /// Kinds of [`Error`].
@@ -52,7 +54,19 @@ impl ErrorKind {
 impl Error {
     /// Creates an error about the object at `path`.
     pub fn new(kind: ErrorKind, path: &str, message: impl fmt::Display) -> Error {
-        Error { kind, path: path.into(), message: message.to_string().into() }
+        Error { kind, path: path.into(), message: message.to_string().into(), retry_after: None }
+    }
+
+    /// Returns the same error with the time that the server asks to wait before the next attempt.
+    #[must_use]
+    pub fn with_retry_after(self, time: Duration) -> Error {
+        Error { retry_after: Some(time), ..self }
+    }
+
+    /// Returns the same error as one about the object at `path`.
+    #[must_use]
+    pub fn about(self, path: &str) -> Error {
+        Error { path: path.into(), ..self }
     }
 
     /// What kind of error this is.
@@ -63,6 +77,11 @@ impl Error {
     /// The path of the object. Empty for settings.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// The time that the server asks to wait before the next attempt, if it asks for any.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     /// The same error as the engine's stores tell it: its number says what happened.
@@ -84,8 +103,13 @@ impl Error {
     pub(crate) fn after(self, attempts: u32) -> Error {
         match attempts {
             0 | 1 => self,
-            _ => Error { message: format!("{} ({attempts} attempts)", self.message).into(), ..self },
+            _ => self.and(&format!(" ({attempts} attempts)")),
         }
+    }
+
+    /// The same error with more text.
+    pub(crate) fn and(self, more: &str) -> Error {
+        Error { message: format!("{}{more}", self.message).into(), ..self }
     }
 }
 

@@ -1,26 +1,27 @@
 //! [`Fetcher`]: what asks servers for objects, on threads of its own.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use octavo::disk::Store;
 use octavo::{Cache, Charge};
 use sha2::{Digest, Sha256};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::config::ObjectsConfig;
 use crate::error::{Error, ErrorKind};
 use crate::origin::{Meta, Origin};
+use crate::pauses::Pauses;
+use crate::reading::{Reading, silent};
 use crate::remote;
 use crate::shared::Shared;
-use crate::source::Source;
+use crate::source::{Source, late};
 use crate::stat::{Counters, ObjectsStat, add};
 use crate::tier::{ObjectKey, Tier};
-
-/// The pauses between attempts to get metadata begin with this one.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks servers for objects: bounds what is in flight, checks every answer, tries again, and keeps
 /// blocks in the file tier. Cheap to clone.
@@ -33,6 +34,7 @@ pub struct Fetcher(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     shared: Arc<Shared>,
+    cache: Cache,
     /// The memory of the file tier's index, and of blocks on their way.
     _tier_charge: Option<Charge>,
     /// `None` only in `drop`.
@@ -73,10 +75,13 @@ impl Fetcher {
             tier,
             pins_max_bytes: config.pins_max_bytes.unwrap_or(cache.stat().memory_max_bytes / 16),
             seed: seed(),
+            requests: AtomicU64::new(0),
             handle: runtime.handle().clone(),
             config,
         });
-        Ok(Fetcher(Arc::new(Inner { shared, _tier_charge: tier_charge, runtime: Mutex::new(Some(runtime)) })))
+        let cache = cache.clone();
+        let runtime = Mutex::new(Some(runtime));
+        Ok(Fetcher(Arc::new(Inner { shared, cache, _tier_charge: tier_charge, runtime })))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -109,12 +114,12 @@ impl Fetcher {
         self.ask(path, ask).await
     }
 
-    /// Asks a server something that is not a fetch, such as for a listing: on the fetcher's
-    /// threads, in bounded time, and again if the error may pass. `path` is for messages.
+    /// Asks a server something with a short answer, on the fetcher's threads, in bounded time, and
+    /// again if the error may pass. `path` is for messages.
     ///
     /// # Errors
     /// Those of `ask`; [`ErrorKind::Unavailable`] after several attempts.
-    pub async fn ask<T, F>(&self, path: &str, mut ask: impl FnMut() -> F + Send + 'static) -> Result<T, Error>
+    async fn ask<T, F>(&self, path: &str, mut ask: impl FnMut() -> F + Send + 'static) -> Result<T, Error>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
@@ -122,32 +127,77 @@ impl Fetcher {
         let (shared, path): (_, Arc<str>) = (self.0.shared.clone(), path.into());
         let closed = Error::new(ErrorKind::Unavailable, &path, "the cache was closed");
         let task = self.0.shared.handle().spawn(async move {
-            let config = &shared.config;
-            let silent = |_| {
-                let text = format!("the server sent nothing for {:?}", config.patience);
-                Error::new(ErrorKind::Unavailable, &path, text)
+            let patience = shared.config.patience;
+            let asked = path.clone();
+            let attempt = || {
+                let (told, path) = (timeout(patience, ask()), path.clone());
+                async move { told.await.unwrap_or_else(|_| Err(silent(&path, patience))) }
             };
-            let (mut attempt, mut pause) = (1, PAUSE);
-            let attempts = async {
-                loop {
-                    add(&shared.counters.heads, 1);
-                    let told = timeout(config.patience, ask()).await.map_err(silent);
-                    let error = match told.and_then(|told| told) {
-                        Ok(told) => return Ok(told),
-                        Err(error) => error,
-                    };
-                    shared.counters.note(&error);
-                    if !error.kind().may_pass() || attempt == config.attempts_max {
-                        return Err(error.after(attempt));
-                    }
-                    add(&shared.counters.retries, 1);
-                    sleep(pause).await;
-                    (attempt, pause) = (attempt + 1, pause * 2);
-                }
-            };
-            timeout(config.deadline, attempts).await.map_err(silent).and_then(|told| told)
+            attempts(&shared, &asked, attempt).await
         });
         task.await.unwrap_or(Err(closed))
+    }
+
+    /// Asks a server for an answer of some length, such as one page of a listing, on the fetcher's
+    /// threads, in bounded time, and again if the error may pass. `path` is for messages. `ask`
+    /// notes in its [`Reading`] what it reads: the server may take its time as long as it sends
+    /// something within [`patience`](ObjectsConfig::patience). If the future that this function
+    /// returns is dropped, the request ends.
+    ///
+    /// # Errors
+    /// Those of `ask`; [`ErrorKind::Unavailable`] after several attempts.
+    pub async fn read<T, F>(
+        &self,
+        path: &str,
+        mut ask: impl FnMut(Reading) -> F + Send + 'static,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let (shared, path): (_, Arc<str>) = (self.0.shared.clone(), path.into());
+        let cache = self.0.cache.clone();
+        let closed = Error::new(ErrorKind::Unavailable, &path, "the cache was closed");
+        let mut task = JoinSet::new();
+        let work = async move {
+            let patience = shared.config.patience;
+            let asked = path.clone();
+            let attempt = || {
+                let reading = Reading::new(&cache, &path);
+                let answer = ask(reading.clone());
+                async move { reading.patiently(patience, answer).await }
+            };
+            attempts(&shared, &asked, attempt).await
+        };
+        task.spawn_on(work, self.0.shared.handle());
+        task.join_next().await.and_then(Result::ok).unwrap_or(Err(closed))
+    }
+
+    /// Waits for requests that belong together, such as all pages of a listing, for
+    /// [`deadline`](ObjectsConfig::deadline) at most. `path` is for messages.
+    ///
+    /// # Errors
+    /// Those of `work`; [`ErrorKind::Unavailable`] after the deadline.
+    pub async fn within_deadline<T>(
+        &self,
+        path: &str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let deadline = self.0.shared.config.deadline;
+        timeout(deadline, work).await.unwrap_or_else(|_| Err(late(path, deadline, None)))
+    }
+
+    /// Charges memory to the cache. `what` names its use in errors, `path` the object.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Engine`] if the cache has no memory left.
+    pub fn charge(&self, path: &str, bytes: u64, what: &str) -> Result<Charge, Error> {
+        self.0.cache.charge(bytes, what).map_err(|error| Error::engine(path, &error))
+    }
+
+    /// Counts keys of listings that cannot be names of files.
+    pub fn note_left_out(&self, keys: u64) {
+        add(&self.0.shared.counters.keys_left_out, keys);
     }
 
     /// Returns a version of an object as a read-only store of the engine, without asking the
@@ -180,6 +230,37 @@ impl Drop for Inner {
             runtime.shutdown_background();
         }
     }
+}
+
+/// Repeats `attempt` until it succeeds, within the limits of the settings.
+async fn attempts<T, F>(shared: &Shared, path: &str, mut attempt: impl FnMut() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let config = &shared.config;
+    let mut pauses = Pauses::new(shared.next_seed(), config.deadline);
+    let mut number = 1;
+    let mut last = None;
+    let all = async {
+        loop {
+            add(&shared.counters.heads, 1);
+            let error = match attempt().await {
+                Ok(told) => return Ok(told),
+                Err(error) => error,
+            };
+            shared.counters.note(&error);
+            log::debug!("{path}: attempt {number}: {error}");
+            if !error.kind().may_pass() || number == config.attempts_max {
+                return Err(error.after(number));
+            }
+            last = Some(error.to_string());
+            let pause = pauses.after(error)?;
+            add(&shared.counters.retries, 1);
+            sleep(pause).await;
+            number += 1;
+        }
+    };
+    timeout(config.deadline, all).await.unwrap_or_else(|_| Err(late(path, config.deadline, last)))
 }
 
 /// Differs between processes, also where each has the same number, as in containers: their pauses

@@ -23,6 +23,8 @@
 //! | `remote.rs` | one version of an object as a store of the engine |
 //! | `source.rs` | its fetches, their checks and attempts (O1 to O7) |
 //! | `tier.rs`, `tier/` | [`tier::Tier`]: blocks in files on a local disk |
+//! | `reading.rs` | [`Reading`]: an answer while it is read |
+//! | `pauses.rs` | pauses between attempts |
 //! | `shared.rs` | what fetches need: bounds and counters |
 //! | `origin.rs` | [`Origin`]: what a client library provides |
 //! | `config.rs`, `stat.rs`, `error.rs` | settings and hints; figures; errors |
@@ -34,6 +36,8 @@ mod entry;
 mod error;
 mod fetcher;
 mod origin;
+mod pauses;
+mod reading;
 mod remote;
 mod scope;
 mod shared;
@@ -46,5 +50,6 @@ pub use core::Objects;
 pub use error::{Error, ErrorKind};
 pub use fetcher::Fetcher;
 pub use origin::{Answer, Meta, Origin, Version};
+pub use reading::Reading;
 pub use scope::{Got, Scope};
 pub use stat::ObjectsStat;

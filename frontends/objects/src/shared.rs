@@ -1,7 +1,7 @@
 //! [`Shared`]: what fetches need.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -20,6 +20,8 @@ pub(crate) struct Shared {
     /// Blocks between the file tier and its readers.
     pub blocks: Arc<Semaphore>,
     pub seed: u64,
+    /// Number of requests that have begun, which seeds their pauses.
+    pub requests: AtomicU64,
     pub pins_max_bytes: u64,
     pub handle: Handle,
 }
@@ -33,6 +35,12 @@ impl std::fmt::Debug for Shared {
 impl Shared {
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// A number that no other request of the process has.
+    pub fn next_seed(&self) -> u64 {
+        // Relaxed: any unused number will do.
+        self.requests.fetch_add(1, Ordering::Relaxed) ^ self.seed
     }
 
     /// Reserves room for a pinned page.

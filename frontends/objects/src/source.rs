@@ -4,11 +4,13 @@
 //! Rules, which every answer passes before a byte of it becomes visible:
 //!
 //! - **O1** A fetch names the version that is cached (`If-Match`). An answer of another version
-//!   ends it with `Changed`, and this version is never fetched again.
+//!   ends it with `Changed`. If the version is not strong, it is never fetched again. A strong one
+//!   may be: when the server has it again, its bytes are the same.
 //! - **O2** The answer tells exactly the range that was asked for, and the size that is known.
 //! - **O3** The body has exactly the bytes of the range: neither fewer nor more.
 //! - **O4** An attempt that breaks O2 or O3, or that ends in an error which may pass, is repeated
-//!   as a whole, after a pause that doubles. No answer continues another one's bytes.
+//!   as a whole, after a pause that doubles, and not before the time that the server asked for
+//!   (`Retry-After`). No answer continues another one's bytes.
 //! - **O5** Time is bounded: for the next bytes by `patience`, for all attempts by `deadline`.
 //! - **O6** A fetch runs on the core's own runtime. Whoever waits for it may leave: it goes on for
 //!   the others.
@@ -17,19 +19,20 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use octavo_random::Random;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
 
 use crate::config::Usage;
 use crate::error::{Error, ErrorKind};
 use crate::origin::{Answer, Meta, Origin};
+use crate::pauses::Pauses;
+use crate::reading::silent;
 use crate::shared::Shared;
 use crate::stat::add;
 use crate::tier::{BlockKey, ObjectKey, Tier};
@@ -37,14 +40,31 @@ use crate::tier::{BlockKey, ObjectKey, Tier};
 /// How long fetches repeat a failure without a new attempt (O7).
 const FAILURE_LASTS: Duration = Duration::from_secs(1);
 
-/// The pause after the first attempt. It doubles with each further one.
-const PAUSE: Duration = Duration::from_millis(50);
-
 /// Units of one request that are fetched at a time.
 const UNITS_TOGETHER: usize = 8;
 
-/// The longest pause between attempts.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The error of a request whose time is over. `last` is that of its last attempt.
+pub(crate) fn late(path: &str, deadline: Duration, last: Option<String>) -> Error {
+    let reason = last.unwrap_or_else(|| "no answer".into());
+    Error::new(ErrorKind::Unavailable, path, format!("gave up after {deadline:?}: {reason}"))
+}
+
+/// What went wrong with a version.
+#[derive(Debug, Default)]
+struct Failures {
+    /// The last answer that told another version.
+    changed: Option<Error>,
+    /// The last failure of any kind.
+    last: Option<(Instant, Error)>,
+}
+
+impl Failures {
+    /// The last failure, if it is recent enough to be repeated (O7).
+    fn recent(&self) -> Option<Error> {
+        let (since, error) = self.last.as_ref()?;
+        (since.elapsed() < FAILURE_LASTS).then(|| error.clone())
+    }
+}
 
 /// Takes the bytes of a fetch: where they belong, counted from the start of the range, and the
 /// bytes. A further attempt begins at 0 again.
@@ -59,9 +79,7 @@ pub(crate) struct Source {
     pub key: ObjectKey,
     /// The store with the credentials of the last reader.
     origin: Mutex<Arc<dyn Origin>>,
-    failure: Mutex<Option<(Instant, Error)>>,
-    /// Number of fetches, which seeds their pauses.
-    fetches: AtomicU64,
+    failures: Mutex<Failures>,
     /// Nobody asks for this version again: its blocks do not go to the file tier.
     is_gone: AtomicBool,
 }
@@ -87,8 +105,7 @@ impl Source {
             meta,
             key,
             origin: Mutex::new(origin),
-            failure: Mutex::default(),
-            fetches: AtomicU64::new(0),
+            failures: Mutex::default(),
             is_gone: AtomicBool::new(false),
         })
     }
@@ -105,20 +122,34 @@ impl Source {
         self.origin.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The failure that later fetches repeat (O1, O7).
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error of the last answer that told another version.
+    pub fn change(&self) -> Option<Error> {
+        self.failures().changed.clone()
+    }
+
+    /// Why a read failed.
     pub fn failure(&self) -> Option<Error> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, error) = failure.as_ref()?;
-        let lasts = error.kind() == ErrorKind::Changed || since.elapsed() < FAILURE_LASTS;
-        lasts.then(|| error.clone())
+        let failures = self.failures();
+        failures.changed.clone().or_else(|| failures.recent())
+    }
+
+    /// The failure that fetches repeat (O1, O7).
+    fn repeated(&self) -> Option<Error> {
+        let failures = self.failures();
+        let for_ever = failures.changed.as_ref().filter(|_| !self.meta.version.is_strong());
+        for_ever.cloned().or_else(|| failures.recent())
     }
 
     fn fail(&self, error: &Error) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        // A version that is gone does not come back.
-        if !matches!(&*failure, Some((_, error)) if error.kind() == ErrorKind::Changed) {
-            *failure = Some((Instant::now(), error.clone()));
+        let mut failures = self.failures();
+        if error.kind() == ErrorKind::Changed {
+            failures.changed = Some(error.clone());
         }
+        failures.last = Some((Instant::now(), error.clone()));
         add(&self.shared.counters.failed, 1);
     }
 
@@ -135,7 +166,7 @@ impl Source {
         usage: Usage,
         sink: Sink<'_>,
     ) -> Result<(), Error> {
-        if let Some(error) = self.failure() {
+        if let Some(error) = self.repeated() {
             return Err(error);
         }
         // Read-ahead asks for several units at once. Each is a fetch of its own.
@@ -252,10 +283,9 @@ impl Source {
     /// Fetches the bytes of a range from the server (O1 to O5).
     async fn fetch(&self, range: Range<u64>, sink: Sink<'_>) -> Result<(), Error> {
         let config = &self.shared.config;
-        // Relaxed: any number will do.
-        let mut random = Random::new(self.fetches.fetch_add(1, Ordering::Relaxed) ^ self.shared.seed);
-        let mut pause = PAUSE;
-        let (mut attempt, mut last) = (0, None);
+        let mut pauses = Pauses::new(self.shared.next_seed(), config.deadline);
+        let mut attempt = 0;
+        let mut last = None;
         let attempts = async {
             loop {
                 attempt += 1;
@@ -270,28 +300,19 @@ impl Source {
                 if !error.kind().may_pass() || attempt == config.attempts_max {
                     return Err(error.after(attempt));
                 }
-                last = Some(error);
+                last = Some(error.to_string());
+                let pause = pauses.after(error)?;
                 add(&self.shared.counters.retries, 1);
-                // From half of the pause to one and a half: those who failed together do not come
-                // back together.
-                sleep(pause / 2 + pause.mul_f64(random.unit())).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                sleep(pause).await;
             }
         };
-        match timeout(config.deadline, attempts).await {
-            Ok(ended) => ended,
-            Err(_) => {
-                let reason = last.map_or_else(|| "no answer".into(), |error| error.to_string());
-                let text = format!("gave up after {:?}: {reason}", config.deadline);
-                Err(Error::new(ErrorKind::Unavailable, &self.path, text))
-            }
-        }
+        let ended = timeout(config.deadline, attempts).await;
+        ended.unwrap_or_else(|_| Err(late(&self.path, config.deadline, last)))
     }
 
     async fn attempt(&self, range: &Range<u64>, sink: Sink<'_>) -> Result<(), Error> {
         let patience = self.shared.config.patience;
-        let silent =
-            |_| self.error(ErrorKind::Unavailable, format!("the server sent nothing for {patience:?}"));
+        let silent = |_| silent(&self.path, patience);
         add(&self.shared.counters.gets, 1);
         let origin = self.origin();
         let get = origin.get(&self.path, range.clone(), &self.meta.version);

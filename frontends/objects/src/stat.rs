@@ -33,6 +33,8 @@ pub struct ObjectsStat {
     pub changed: u64,
     /// Requests that failed for good.
     pub failed: u64,
+    /// Keys in listings that cannot be names of files, and were left out.
+    pub keys_left_out: u64,
     /// Objects whose pages are kept now.
     pub objects: u64,
     /// Objects whose pages were dropped because there were too many.
@@ -76,6 +78,7 @@ counters!(
     wrong,
     changed,
     failed,
+    keys_left_out,
     forgotten,
     pinned_bytes,
     pins_refused

@@ -5,13 +5,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::path::Path;
-use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::{ClientOptions, RetryConfig};
 use octavo::disk::Store;
-use octavo_object_store_14::{StoreOrigin, error_of, meta_of_listed};
-use octavo_objects::{Error, ErrorKind, Fetcher, Meta, Origin};
+use octavo_object_store_14::{StoreOrigin, error_of};
+use octavo_objects::{Error, ErrorKind, Fetcher, Meta, Origin, Reading};
 
 use crate::address::Address;
+use crate::http::{Transport, WantsPage};
+use crate::listing::Listing;
+use crate::page::Page;
 use crate::profile::Profile;
 
 /// How a server is reached. What is not set comes from the environment (`AWS_ENDPOINT_URL`,
@@ -24,6 +27,9 @@ pub struct Settings {
     pub region: Option<String>,
     /// The profile whose credentials are used, before those of the environment.
     pub profile: Option<String>,
+    /// Hosts to which a server may redirect, besides itself: `host` or `host:port`. They get no
+    /// credentials. Default: none.
+    pub redirect_hosts: Vec<String>,
 }
 
 /// A bucket, as one holder of credentials sees it.
@@ -43,14 +49,6 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("scope", &self.scope).finish_non_exhaustive()
     }
-}
-
-/// What a directory has.
-pub(crate) enum Listed {
-    /// A prefix, by the last part of its name.
-    Directory(String),
-    /// An object, by the last part of its key.
-    Object(String, Meta),
 }
 
 impl Client {
@@ -82,13 +80,7 @@ impl Client {
                 .find_map(|name| env::var(name).ok())
         };
         let endpoint = settings.endpoint.clone().or_else(environment).or(profile.endpoint);
-        // Each attempt is bounded, repeated and checked by the fetcher.
-        let client = ClientOptions::new()
-            .with_timeout_disabled()
-            .with_user_agent(concat!("octavo/", env!("CARGO_PKG_VERSION")).parse().expect("a valid header"));
-        builder = builder
-            .with_client_options(client)
-            .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() });
+        builder = builder.with_client_options(ClientOptions::new());
         if let Some(endpoint) = &endpoint {
             let is_plain = endpoint.starts_with("http://");
             if !is_plain && !endpoint.starts_with("https://") {
@@ -104,15 +96,43 @@ impl Client {
             }
             builder = builder.with_endpoint(endpoint.trim_end_matches('/')).with_allow_http(is_plain);
         }
-        let store = Arc::new(builder.build().map_err(|error| wrong(error.to_string()))?);
         let server = endpoint.unwrap_or_else(|| "aws".into());
         let holder = settings.profile.clone().or_else(|| env::var("AWS_PROFILE").ok()).unwrap_or_default();
-        Ok(Client {
-            origin: Arc::new(StoreOrigin::new(store.clone())),
-            store,
-            bucket: bucket.into(),
-            scope: format!("s3://{bucket} at {server} as {holder:?}"),
-        })
+        let scope = format!("s3://{bucket} at {server} as {holder:?}");
+        Client::build(bucket, builder, settings, scope)
+    }
+
+    fn build(
+        bucket: &str,
+        builder: AmazonS3Builder,
+        settings: &Settings,
+        scope: String,
+    ) -> Result<Client, Error> {
+        let redirect_hosts = settings.redirect_hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
+        // Each attempt is bounded, repeated and checked by the fetcher.
+        let builder = builder
+            .with_http_connector(Transport { redirect_hosts })
+            .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() });
+        let store = builder.build().map_err(|error| Error::new(ErrorKind::Config, "", error))?;
+        let store = Arc::new(store);
+        let origin = Arc::new(StoreOrigin::new(store.clone()));
+        Ok(Client { store, origin, bucket: bucket.into(), scope })
+    }
+
+    /// A client of a server of a test, which takes no settings from the environment.
+    #[cfg(test)]
+    pub(crate) fn of_test(bucket: &str, endpoint: &str, redirect_hosts: &[&str]) -> Client {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let builder = AmazonS3Builder::new()
+            .with_bucket_name(bucket)
+            .with_endpoint(endpoint)
+            .with_allow_http(true)
+            .with_access_key_id("key")
+            .with_secret_access_key("secret")
+            .with_token("token");
+        let redirect_hosts = redirect_hosts.iter().map(|&host| host.to_owned()).collect();
+        let settings = Settings { redirect_hosts, ..Settings::default() };
+        Client::build(bucket, builder, &settings, "test".into()).unwrap()
     }
 
     /// Asks for the size and version of an object. Waits for the server.
@@ -132,25 +152,61 @@ impl Client {
         fetcher.store(&address.to_string(), &self.scope, &self.origin, key, meta)
     }
 
-    /// Lists a directory: what is directly below a prefix. Waits for the server.
-    pub(crate) fn list(&self, fetcher: &Fetcher, prefix: &str) -> Result<Vec<Listed>, Error> {
-        let parsed = Path::parse(prefix).map_err(|error| Error::new(ErrorKind::Other, prefix, error))?;
-        let (store, below) = (self.store.clone(), Some(parsed).filter(|_| !prefix.is_empty()));
-        let asked: Arc<str> = prefix.into();
-        let ask = move || {
-            let (store, below, asked) = (store.clone(), below.clone(), asked.clone());
-            async move {
-                store.list_with_delimiter(below.as_ref()).await.map_err(|error| error_of(&asked, &error))
+    /// Lists a directory: what is directly below a prefix. Waits for the server. `make_room` gives
+    /// memory back to the cache, or returns false.
+    pub(crate) fn list(
+        &self,
+        fetcher: &Fetcher,
+        prefix: &str,
+        make_room: &mut dyn FnMut() -> bool,
+    ) -> Result<Listing, Error> {
+        let below = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+        let mut listing = Listing::new(fetcher, prefix)?;
+        let pages = async {
+            let mut token = None;
+            loop {
+                let (page, _reading) = self.page(fetcher, prefix, &below, token.clone()).await?;
+                listing.add(&below, &page, make_room)?;
+                match &page.token {
+                    None => return Ok(()),
+                    next if *next == token => {
+                        let text = "the server sends the same page of the listing again and again";
+                        return Err(Error::new(ErrorKind::Other, prefix, text));
+                    }
+                    next => token = next.clone(),
+                }
             }
         };
-        let listed = fetcher.block_on(fetcher.ask(prefix, ask))?;
-        let name = |path: &Path| path.filename().map(str::to_owned);
-        let directories = listed.common_prefixes.iter().filter_map(|path| name(path).map(Listed::Directory));
-        let objects = listed
-            .objects
-            .iter()
-            .filter_map(|meta| name(&meta.location).map(|name| Listed::Object(name, meta_of_listed(meta))));
-        Ok(directories.chain(objects).collect())
+        fetcher.block_on(fetcher.within_deadline(prefix, pages))?;
+        Ok(listing.finish())
+    }
+
+    /// Asks for one page of a listing. Its memory is charged as long as the [`Reading`] lives.
+    async fn page(
+        &self,
+        fetcher: &Fetcher,
+        path: &str,
+        below: &str,
+        token: Option<String>,
+    ) -> Result<(Arc<Page>, Reading), Error> {
+        let (store, asked, below) = (self.store.clone(), Arc::<str>::from(path), Arc::<str>::from(below));
+        let ask = move |reading: Reading| {
+            let (store, asked, below) = (store.clone(), asked.clone(), below.clone());
+            let mut options = PaginatedListOptions {
+                delimiter: Some("/".into()),
+                page_token: token.clone(),
+                ..PaginatedListOptions::default()
+            };
+            options.extensions.insert(WantsPage(reading.clone()));
+            async move {
+                let below = Some(&*below).filter(|below| !below.is_empty());
+                let told = store.list_paginated(below, options).await;
+                let told = told.map_err(|error| error_of(&asked, &error))?;
+                let page = told.result.extensions.get::<Arc<Page>>().cloned();
+                Ok((page.expect("the transport has parsed it"), reading))
+            }
+        };
+        fetcher.read(path, ask).await
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
@@ -17,9 +18,27 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// One version of an object whose pages are kept.
 #[derive(Debug)]
 pub(crate) struct Kept {
+    pub key: Arc<str>,
     pub meta: Meta,
     /// `None` for an object without bytes.
     pub object: Option<Object>,
+    /// The server has answered that it does not have this version. It may have been wrong, or have
+    /// it again: the next open begins anew.
+    pub is_doubted: AtomicBool,
+}
+
+impl Kept {
+    /// Notes that the server does not have this version. Relaxed: the flag stands alone.
+    pub fn doubt(&self) {
+        self.is_doubted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has the pages of a version.
+    fn is_version(&self, meta: &Meta) -> bool {
+        self.meta.size == meta.size
+            && self.meta.version.is_same(&meta.version)
+            && !self.is_doubted.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Kept {
@@ -64,9 +83,7 @@ impl Files {
         partition: &Partition,
     ) -> Result<u64, Error> {
         let mut kept = lock(&self.kept);
-        let is_it =
-            |kept: &&Arc<Kept>| kept.meta.size == meta.size && kept.meta.version.is_same(&meta.version);
-        let file = match kept.get(key).filter(is_it) {
+        let file = match kept.get(key).filter(|kept| kept.is_version(&meta)) {
             Some(file) => file.clone(),
             None => {
                 let object = match meta.size {
@@ -77,7 +94,8 @@ impl Files {
                         Some(object.map_err(|error| Error::new(ErrorKind::Engine, key, error))?)
                     }
                 };
-                let file = Arc::new(Kept { meta, object });
+                let file =
+                    Arc::new(Kept { key: key.clone(), meta, object, is_doubted: AtomicBool::new(false) });
                 // The version before goes when the last reader has closed it.
                 let _gone = kept.push(key.clone(), file.clone());
                 file

@@ -12,8 +12,10 @@
 //! |---|---|
 //! | `address.rs` | [`Address`]: `s3://bucket/key` |
 //! | `client.rs` | [`Client`]: a bucket, as one holder of credentials sees it |
+//! | `http.rs` | how requests reach servers, and the limits of answers |
+//! | `page.rs`, `listing.rs` | a page of a listing; a directory's entries (L1 to L5) |
 //! | `profile.rs` | credentials and settings in `~/.aws` |
-//! | `tree.rs` | keys with slashes as directories, from listings |
+//! | `tree.rs` | keys with slashes as directories, from listings (D1 to D3) |
 //! | `files.rs` | open files, and the pages of closed ones |
 //! | `mount.rs` | [`Prefix`]: the file system, and how it is mounted |
 #![warn(missing_debug_implementations)]
@@ -21,7 +23,10 @@
 mod address;
 mod client;
 mod files;
+mod http;
+mod listing;
 mod mount;
+mod page;
 mod profile;
 mod tree;
 

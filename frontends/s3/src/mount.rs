@@ -1,13 +1,14 @@
 //! [`Prefix`]: the objects below a prefix as a read-only file system.
 //!
 //! - **Names** come from listings, which are believed for [`PrefixOptions::valid`]. The kernel
-//!   keeps names and attributes as long.
+//!   keeps names and attributes as long. A directory that is being read keeps its listing.
 //! - **Opening** a file asks the server for its version, unless a listing told it that recently. An
 //!   open file has the bytes of that version: if the object changes, reads of what is not cached
 //!   fail with `ESTALE`.
 //! - **Reads** go through the engine. The kernel keeps no pages of its own, except of files that
 //!   are mapped.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -27,7 +28,8 @@ use rustix::process::{getegid, geteuid};
 use crate::address::Address;
 use crate::client::Client;
 use crate::files::{Files, lock};
-use crate::tree::{Kind, Node, ROOT, Tree};
+use crate::listing::{Kind, Listing};
+use crate::tree::{Node, ROOT, Tree};
 
 /// The longest read that the kernel sends.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -83,11 +85,20 @@ type Choose = Box<dyn Fn(&Path) -> Partition + Send + Sync>;
 struct Inner {
     tree: Tree,
     files: Files,
+    directories: Mutex<Directories>,
     choose: Choose,
     ended: Mutex<bool>,
     end: Condvar,
     owner: (u32, u32),
     since: SystemTime,
+}
+
+/// Open directories.
+#[derive(Default)]
+struct Directories {
+    /// What each reader of a directory is being told.
+    listings: HashMap<u64, Arc<Listing>>,
+    next: u64,
 }
 
 impl Prefix {
@@ -108,13 +119,14 @@ impl Prefix {
         // A bucket or credentials that are wrong are told now, and not to every program later.
         let root = tree.node(ROOT).expect("the root is there");
         let entries = tree.entries(&root.key).map_err(|error| format!("cannot list {address}: {error}"))?;
-        if entries.is_empty() {
+        if entries.len() == 0 {
             log::warn!("there is nothing below {address}");
         }
         let owner = (geteuid().as_raw(), getegid().as_raw());
         let inner = Arc::new(Inner {
             tree,
             files: Files::new(options.files_max),
+            directories: Mutex::default(),
             choose: Box::new(choose),
             ended: Mutex::new(false),
             end: Condvar::new(),
@@ -263,9 +275,27 @@ impl Inner {
             Ok(()) => Ok(bytes),
             Err(error) => {
                 log::warn!("{}: {error}", object.store().name());
-                Err(errno_of_read(&error))
+                let errno = errno_of_read(&error);
+                if errno.code() == Errno::ESTALE.code() {
+                    file.doubt();
+                    self.tree.doubt(&file.key);
+                }
+                Err(errno)
             }
         }
+    }
+
+    /// Returns the listing for a reader of a directory, which is at the entry `offset`: the one that
+    /// it began with.
+    fn entries(&self, number: u64, handle: u64, offset: u64) -> Result<Arc<Listing>, Errno> {
+        let begun = lock(&self.directories).listings.get(&handle).cloned();
+        if let Some(listing) = begun.filter(|_| offset > 0) {
+            return Ok(listing);
+        }
+        let node = self.tree.node(number).ok_or(Errno::ENOENT)?;
+        let listing = self.tree.entries(&node.key).map_err(|error| errno(&error))?;
+        lock(&self.directories).listings.insert(handle, listing.clone());
+        Ok(listing)
     }
 }
 
@@ -373,21 +403,31 @@ impl Filesystem for FileSystem {
         reply.ok();
     }
 
-    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let Some(node) = self.0.tree.node(ino.0) else { return reply.error(Errno::ENOENT) };
-        let entries = match self.0.tree.entries(&node.key) {
-            Ok(entries) => entries,
-            Err(error) => return reply.error(errno(&error)),
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let mut directories = lock(&self.0.directories);
+        directories.next += 1;
+        reply.opened(FileHandle(directories.next), FopenFlags::empty());
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        let listing = lock(&self.0.directories).listings.remove(&handle.0);
+        drop(listing);
+        reply.ok();
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let listing = match self.0.entries(ino.0, handle.0, offset) {
+            Ok(listing) => listing,
+            Err(errno) => return reply.error(errno),
         };
-        let own = [(".", FileType::Directory), ("..", FileType::Directory)];
-        let listed = entries.iter().map(|(name, kind)| match kind {
-            Kind::Directory => (name.as_str(), FileType::Directory),
-            Kind::File(_) => (name.as_str(), FileType::RegularFile),
-        });
-        let all = own.into_iter().chain(listed).enumerate();
-        for (at, (name, kind)) in all.skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+        let own = [(".", true), ("..", true)];
+        for at in offset.. {
+            let number = usize::try_from(at).unwrap_or(usize::MAX);
+            let entry = own.get(number).copied().or_else(|| listing.entry(number.checked_sub(own.len())?));
+            let Some((name, is_directory)) = entry else { break };
+            let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
             // Numbers are given out by lookups; any other will do here.
-            if reply.add(INodeNo(u64::MAX), at as u64 + 1, kind, name) {
+            if reply.add(INodeNo(u64::MAX), at + 1, kind, name) {
                 break;
             }
         }

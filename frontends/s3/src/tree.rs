@@ -1,16 +1,24 @@
 //! [`Tree`]: keys with slashes as directories and files.
 //!
-//! A directory is what one listing told, and is believed for as long as [`Tree::valid`] says. The
-//! tree numbers what the kernel has looked up, and forgets it when the kernel does.
+//! A directory is what one listing told. The tree numbers what the kernel has looked up, and forgets
+//! it when the kernel does.
+//!
+//! - **D1** A listing is believed for [`Tree::valid`] after it has ended, and at least for as long as
+//!   it took. One that began after a request came answers that request in any case.
+//! - **D2** At most one listing of a directory is in flight. Requests that come meanwhile wait for
+//!   it. Only if `valid` is zero they wait for the next one: the first may have passed their names
+//!   before they came.
+//! - **D3** If memory for a listing is missing, others are forgotten, the least recently used first.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use octavo_objects::{Error, ErrorKind, Fetcher, Meta};
 
-use crate::client::{Client, Listed};
+use crate::client::Client;
 use crate::files::lock;
+use crate::listing::{Kind, LeftOut, Listing};
 
 /// The number of the root.
 pub(crate) const ROOT: u64 = 1;
@@ -18,12 +26,8 @@ pub(crate) const ROOT: u64 = 1;
 /// Most directories whose listings are kept.
 const LISTINGS_MAX: usize = 256;
 
-/// An entry of a directory.
-#[derive(Clone, Debug)]
-pub(crate) enum Kind {
-    Directory,
-    File(Meta),
-}
+/// Most directories whose odd keys are remembered, so that each is logged once.
+const NOTED_MAX: usize = 4096;
 
 /// What the kernel has looked up.
 #[derive(Clone, Debug)]
@@ -35,16 +39,13 @@ pub(crate) struct Node {
     pub lookups: u64,
 }
 
-/// A directory's entries by name.
-pub(crate) type Entries = Arc<BTreeMap<String, Kind>>;
-
 /// The objects below a prefix, as directories and files.
 #[derive(Debug)]
 pub(crate) struct Tree {
     fetcher: Fetcher,
     client: Client,
     prefix: String,
-    /// How long a listing is believed.
+    /// How long a listing is believed (D1).
     pub valid: Duration,
     state: Mutex<State>,
 }
@@ -54,8 +55,41 @@ struct State {
     nodes: HashMap<u64, Node>,
     numbers: HashMap<Arc<str>, u64>,
     next: u64,
-    /// By key, with the time when the server was asked.
-    listings: lru::LruCache<Arc<str>, (Instant, Entries)>,
+    listings: lru::LruCache<Arc<str>, Kept>,
+    /// By directory (D2).
+    flights: HashMap<Arc<str>, Arc<Flight>>,
+    /// The keys that were left out, by directory.
+    noted: lru::LruCache<Arc<str>, u64>,
+}
+
+/// A listing that is kept.
+#[derive(Debug)]
+struct Kept {
+    begun: Instant,
+    /// When it ceases to be believed (D1).
+    until: Instant,
+    listing: Arc<Listing>,
+}
+
+/// A listing in flight.
+#[derive(Debug)]
+struct Flight {
+    begun: Instant,
+    ended: Mutex<Option<Result<Arc<Listing>, Error>>>,
+    end: Condvar,
+}
+
+impl Flight {
+    fn wait(&self) -> Result<Arc<Listing>, Error> {
+        let mut ended = lock(&self.ended);
+        loop {
+            if let Some(result) = &*ended {
+                return result.clone();
+            }
+            // The fetcher bounds the time of every listing.
+            ended = self.end.wait(ended).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 impl Tree {
@@ -66,6 +100,8 @@ impl Tree {
             nodes: HashMap::from([(ROOT, root)]),
             next: ROOT + 1,
             listings: lru::LruCache::new(LISTINGS_MAX.try_into().expect("not zero")),
+            flights: HashMap::new(),
+            noted: lru::LruCache::new(NOTED_MAX.try_into().expect("not zero")),
         };
         Tree { fetcher, client, prefix: prefix.into(), valid, state: Mutex::new(state) }
     }
@@ -94,25 +130,67 @@ impl Tree {
     /// The entries of a directory. Asks the server if the last listing is too old.
     ///
     /// # Errors
-    /// Those of the server.
-    pub fn entries(&self, key: &Arc<str>) -> Result<Entries, Error> {
-        if let Some((asked, entries)) = lock(&self.state).listings.get(key)
-            && asked.elapsed() < self.valid
-        {
-            return Ok(entries.clone());
-        }
-        let asked = Instant::now();
-        let mut entries = BTreeMap::new();
-        for listed in self.client.list(&self.fetcher, key)? {
-            match listed {
-                Listed::Directory(name) => drop(entries.insert(name, Kind::Directory)),
-                // A key that is a prefix of others, too: its file cannot be reached.
-                Listed::Object(name, meta) => drop(entries.entry(name).or_insert(Kind::File(meta))),
+    /// Those of the server; [`ErrorKind::Engine`] if there is no memory for the listing.
+    pub fn entries(&self, key: &Arc<str>) -> Result<Arc<Listing>, Error> {
+        let came = Instant::now();
+        loop {
+            let flight = {
+                let mut state = lock(&self.state);
+                if let Some(kept) = state.listings.get(key)
+                    && (kept.begun >= came || Instant::now() < kept.until)
+                {
+                    return Ok(kept.listing.clone());
+                }
+                match state.flights.get(key) {
+                    Some(flight) => flight.clone(),
+                    None => {
+                        let begun = Instant::now();
+                        let flight = Arc::new(Flight { begun, ended: Mutex::default(), end: Condvar::new() });
+                        state.flights.insert(key.clone(), flight.clone());
+                        drop(state);
+                        return self.list(key, flight);
+                    }
+                }
+            };
+            let ended = flight.wait();
+            if flight.begun >= came || !self.valid.is_zero() {
+                return ended;
             }
         }
-        let entries = Arc::new(entries);
-        lock(&self.state).listings.put(key.clone(), (asked, entries.clone()));
-        Ok(entries)
+    }
+
+    /// Asks the server for a listing, for all who wait for it.
+    fn list(&self, key: &Arc<str>, flight: Arc<Flight>) -> Result<Arc<Listing>, Error> {
+        let mut landing = Landing { tree: self, key, flight, listed: None };
+        // D3.
+        let mut make_room = || lock(&self.state).listings.pop_lru().is_some();
+        let listed = self.client.list(&self.fetcher, key, &mut make_room).map(Arc::new);
+        match &listed {
+            Ok(listing) => self.note_left_out(key, &listing.left_out),
+            Err(error) => log::warn!("cannot list the directory: {error}"),
+        }
+        landing.listed = Some(listed.clone());
+        listed
+    }
+
+    /// Counts the keys that a listing has left out, and logs them once.
+    fn note_left_out(&self, key: &Arc<str>, left_out: &LeftOut) {
+        let before = lock(&self.state).noted.get(key).copied().unwrap_or(0);
+        let Some(more) = left_out.count.checked_sub(before).filter(|more| *more > 0) else { return };
+        lock(&self.state).noted.put(key.clone(), left_out.count);
+        self.fetcher.note_left_out(more);
+        if before == 0 {
+            let example =
+                left_out.example.as_ref().map(|key| format!(", such as {key:?}")).unwrap_or_default();
+            log::warn!("{key:?}: {more} keys cannot be names of files and are left out{example}");
+        }
+    }
+
+    /// Forgets the listing of the directory that has a key: it told a version that the server does
+    /// not have.
+    pub fn doubt(&self, key: &str) {
+        let (parent, _) = key.rsplit_once('/').unwrap_or(("", key));
+        lock(&self.state).listings.pop(parent);
     }
 
     /// Looks up a name. Returns its number, which the kernel forgets later.
@@ -124,7 +202,7 @@ impl Tree {
         let parent = self.node(parent).ok_or_else(|| missing(""))?;
         let entries = self.entries(&parent.key)?;
         let key: Arc<str> = join(&parent.key, name).into();
-        let kind = entries.get(name).cloned().ok_or_else(|| missing(&key))?;
+        let kind = entries.get(name).ok_or_else(|| missing(&key))?;
         let mut state = lock(&self.state);
         let next = state.next;
         let number = *state.numbers.entry(key.clone()).or_insert(next);
@@ -148,7 +226,7 @@ impl Tree {
         let Kind::File(_) = node.kind else { return Ok(node) };
         let (parent, name) = node.key.rsplit_once('/').unwrap_or(("", &node.key));
         let entries = self.entries(&parent.into())?;
-        let kind = entries.get(name).cloned().unwrap_or(node.kind);
+        let kind = entries.get(name).unwrap_or(node.kind);
         let mut state = lock(&self.state);
         if let Some(known) = state.nodes.get_mut(&number) {
             known.kind = kind.clone();
@@ -175,6 +253,39 @@ impl Tree {
         }
     }
 }
+
+/// The end of a flight: a listing, or a panic, which must not leave others waiting.
+struct Landing<'t> {
+    tree: &'t Tree,
+    key: &'t Arc<str>,
+    flight: Arc<Flight>,
+    listed: Option<Result<Arc<Listing>, Error>>,
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        let failed = || Err(Error::new(ErrorKind::Other, self.key, "its listing was given up"));
+        let listed = self.listed.take().unwrap_or_else(failed);
+        let valid = self.tree.valid;
+        let took = self.flight.begun.elapsed();
+        let mut state = lock(&self.tree.state);
+        state.flights.remove(self.key);
+        if let Ok(listing) = &listed {
+            let lasts = if valid.is_zero() { valid } else { valid.max(took) };
+            let now = Instant::now();
+            // An absurdly long time would overflow.
+            let until = now.checked_add(lasts).unwrap_or(now + Duration::from_secs(1 << 30));
+            let kept = Kept { begun: self.flight.begun, until, listing: listing.clone() };
+            state.listings.put(self.key.clone(), kept);
+        }
+        drop(state);
+        *lock(&self.flight.ended) = Some(listed);
+        self.flight.end.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests;
 
 /// The key of an entry of a directory.
 fn join(directory: &str, name: &str) -> String {

@@ -42,6 +42,11 @@ impl Remotes {
             ("wrong", "Answers of servers of S3 that contradicted their requests", stat.wrong),
             ("changed", "Objects of S3 that turned out to be another version", stat.changed),
             ("failed", "Requests to servers of S3 that failed for good", stat.failed),
+            (
+                "keys_left_out",
+                "Keys in listings that cannot be names of files, and were left out",
+                stat.keys_left_out,
+            ),
         ];
         let tier = stat.tier.iter().flat_map(|tier| {
             [

@@ -51,6 +51,15 @@ pub enum Lie {
     StallBefore(Duration),
     /// Half of the body is sent, then nothing for a time, then the rest.
     StallInside(Duration),
+    /// A body without end, under this status. For all requests.
+    Endless(u16),
+    /// Status 302 and this location; one that begins with a slash is at this server. For all
+    /// requests.
+    Redirect(String),
+    /// A listing of so many keys that are made up, a thousand in a page. For listings.
+    Keys(u64),
+    /// A page of a listing that is followed by itself. For listings.
+    SamePage,
 }
 
 impl Lie {
@@ -70,6 +79,10 @@ impl Lie {
             Lie::ResetInside => "reset_inside",
             Lie::StallBefore(_) => "stall_before",
             Lie::StallInside(_) => "stall_inside",
+            Lie::Endless(_) => "endless",
+            Lie::Redirect(_) => "redirect",
+            Lie::Keys(_) => "keys",
+            Lie::SamePage => "same_page",
         }
     }
 
@@ -77,6 +90,8 @@ impl Lie {
     pub(crate) fn concerns(&self, operation: Operation) -> bool {
         match self {
             Lie::Status { .. } | Lie::ResetBefore | Lie::StallBefore(_) => true,
+            Lie::Endless(_) | Lie::Redirect(_) => true,
+            Lie::Keys(_) | Lie::SamePage => operation == Operation::List,
             Lie::OtherTag => matches!(operation, Operation::Get | Operation::Head),
             _ => operation == Operation::Get,
         }

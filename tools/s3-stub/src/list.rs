@@ -61,6 +61,41 @@ pub(crate) fn answer(request: &Request, contents: &Contents) -> Reply {
     Reply::xml(200, &format!("<ListBucketResult>{head}{text}</ListBucketResult>"))
 }
 
+/// Answers a listing of `count` keys that are made up. A token is the number of its first key.
+pub(crate) fn made_up(request: &Request, count: u64) -> Reply {
+    let prefix = request.query("prefix").unwrap_or_default();
+    let first: u64 = request.query("continuation-token").and_then(|token| token.parse().ok()).unwrap_or(0);
+    let end = first.saturating_add(KEYS_MAX as u64).min(count);
+    let mut text = String::new();
+    for number in first..end {
+        let key = escape(&format!("{prefix}file-{number:012}"));
+        let tag = format!("&quot;{number:032x}&quot;");
+        text.push_str(&format!(
+            "<Contents><Key>{key}</Key><LastModified>2026-11-27T00:00:00.000Z</LastModified>\
+             <ETag>{tag}</ETag><Size>5</Size></Contents>"
+        ));
+    }
+    page(&text, (end < count).then(|| end.to_string()).as_deref())
+}
+
+/// Answers a listing with one key and the token of the same page.
+pub(crate) fn same_page(request: &Request) -> Reply {
+    let key = escape(&format!("{}same", request.query("prefix").unwrap_or_default()));
+    let date = "2026-11-27T00:00:00.000Z";
+    let text = format!(
+        "<Contents><Key>{key}</Key><LastModified>{date}</LastModified><ETag>e</ETag><Size>5</Size></Contents>"
+    );
+    page(&text, Some("same"))
+}
+
+/// A page of a listing, with the token of the next one.
+fn page(text: &str, token: Option<&str>) -> Reply {
+    let next = token.map(|token| format!("<NextContinuationToken>{token}</NextContinuationToken>"));
+    let (is_truncated, next) = (token.is_some(), next.unwrap_or_default());
+    let head = format!("<IsTruncated>{is_truncated}</IsTruncated>{next}");
+    Reply::xml(200, &format!("<ListBucketResult>{head}{text}</ListBucketResult>"))
+}
+
 /// The characters that XML does not allow in a text, and what stands for them.
 const ESCAPED: [(&str, &str); 5] =
     [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\"", "&quot;"), ("'", "&apos;")];

@@ -29,6 +29,8 @@ pub(crate) enum Part {
     Bytes(Bytes),
     Stored(Arc<Version>, Range<u64>),
     Wait(Duration),
+    /// These bytes again and again.
+    Endless(Bytes),
     /// The connection ends here: with a reset, or closed.
     Break {
         reset: bool,
@@ -64,6 +66,12 @@ impl Reply {
         Reply::xml(status, &format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>"))
     }
 
+    /// An answer whose body has no end.
+    pub fn endless(status: u16) -> Reply {
+        let piece = vec![b' '; PIECE_BYTES as usize].into();
+        Reply { parts: vec![Part::Endless(piece)], ..Reply::empty(status) }
+    }
+
     /// Adds a header, if its value can be one.
     pub fn with(mut self, name: &str, value: &str) -> Reply {
         let name = hyper::header::HeaderName::try_from(name);
@@ -81,8 +89,10 @@ impl Reply {
         path: &str,
     ) -> Response<ReplyBody> {
         // RFC 9110, 15.4.5: a 304 has no length of its own.
+        let is_endless = matches!(self.parts[..], [Part::Endless(_)]);
         let reply = match self.status {
             204 | 304 => self,
+            _ if is_endless => self,
             _ => {
                 let len = self.len.to_string();
                 self.with("content-length", &len)
@@ -117,6 +127,10 @@ impl ReplyBody {
     fn next_bytes(&mut self) -> Option<io::Result<Bytes>> {
         match self.parts.pop_front()? {
             Part::Bytes(bytes) => Some(Ok(bytes)),
+            Part::Endless(bytes) => {
+                self.parts.push_front(Part::Endless(bytes.clone()));
+                Some(Ok(bytes))
+            }
             Part::Stored(version, range) => {
                 let piece = range.start..range.end.min(range.start + PIECE_BYTES);
                 if piece.end < range.end {
@@ -154,7 +168,7 @@ impl Body for ReplyBody {
                     self.connection.end(reset);
                     return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())));
                 }
-                Some(Part::Bytes(_) | Part::Stored(..)) => {
+                Some(Part::Bytes(_) | Part::Endless(_) | Part::Stored(..)) => {
                     let bytes = self.next_bytes().expect("there is a part")?;
                     if !bytes.is_empty() {
                         self.tally.counts().note_sent(&self.path, bytes.len() as u64);

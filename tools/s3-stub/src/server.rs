@@ -191,6 +191,10 @@ async fn answer(
             };
             (reply, true)
         }
+        Some(Lie::Endless(status)) => (Reply::endless(*status), true),
+        Some(Lie::Redirect(location)) => (Reply::empty(302).with("location", location), true),
+        Some(Lie::Keys(count)) => (list::made_up(&request, *count), true),
+        Some(Lie::SamePage) => (list::same_page(&request), true),
         Some(stall @ Lie::StallBefore(time)) => {
             // Before: the client may be gone after it.
             state.counts().note_lie(stall.name());

@@ -45,6 +45,7 @@ const OF_THE_SERVER: &[(&str, Text<Config>)] = &[
     ("s3.endpoint", |config| debug(config.s3.settings().endpoint)),
     ("s3.region", |config| debug(config.s3.settings().region)),
     ("s3.profile", |config| debug(config.s3.settings().profile)),
+    ("s3.redirect_hosts", |config| debug(config.s3.settings().redirect_hosts)),
     ("s3.fill_bytes", |config| debug(bytes(&config.s3.fill_bytes))),
     ("s3.tier", |config| debug(config.s3.tier.as_ref().map(Spanned::get_ref))),
     ("s3.tier_max", |config| debug(bytes(&config.s3.tier_max))),

@@ -27,6 +27,8 @@ pub struct S3Section {
     pub region: Option<Spanned<String>>,
     /// The profile whose credentials are used.
     pub profile: Option<Spanned<String>>,
+    /// Hosts to which the server may redirect.
+    pub redirect_hosts: Option<Vec<Spanned<String>>>,
     /// Bytes that a miss fetches.
     pub fill_bytes: Option<Size>,
     /// The directory of the file tier.
@@ -39,7 +41,13 @@ impl S3Section {
     /// How the server is reached.
     pub fn settings(&self) -> Settings {
         let text = |text: &Option<Spanned<String>>| text.as_ref().map(|text| text.get_ref().clone());
-        Settings { endpoint: text(&self.endpoint), region: text(&self.region), profile: text(&self.profile) }
+        let redirect_hosts = self.redirect_hosts.iter().flatten().map(|host| host.get_ref().clone());
+        Settings {
+            endpoint: text(&self.endpoint),
+            region: text(&self.region),
+            profile: text(&self.profile),
+            redirect_hosts: redirect_hosts.collect(),
+        }
     }
 
     /// How objects are fetched.

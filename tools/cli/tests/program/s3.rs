@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use octavo_s3_stub::{Lie, Lies, Stub};
+use octavo_s3_stub::{Lie, Lies, Operation, Stub};
 
 use crate::mount::{can_mount, directories, is_mounted, path};
 use crate::nbd_client::Client;
@@ -201,18 +201,17 @@ fn mount_section(target: &Path, more: &str) -> String {
     )
 }
 
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 #[test]
 fn a_prefix_is_a_directory_that_programs_read() {
     let Some((directory, stub, target)) = mounted() else { return };
     let mut server = serve(&directory, &stub, &mount_section(&target, "attr_timeout = \"1h\"\n"));
-    let names = |folder: &Path| {
-        let mut names: Vec<_> = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    };
     assert_eq!(names(&target), ["a.bin", "empty", "sub"]);
     assert_eq!(names(&target.join("sub")), ["b.txt"]);
     assert_eq!(fs::read(target.join("a.bin")).unwrap(), content(UNIT + 5000));
@@ -263,6 +262,50 @@ fn an_open_file_keeps_its_version_and_a_later_one_has_the_new() {
     const ESTALE: i32 = 116;
     assert_eq!(rest.unwrap_err().raw_os_error(), Some(ESTALE), "the rest of the old version is gone");
     assert_eq!(first, content(4096));
+}
+
+/// One key that is no name made its directory fail; the marker of a folder was a file in it.
+#[test]
+fn odd_keys_are_left_out_and_markers_are_directories() {
+    let Some((directory, stub, target)) = mounted() else { return };
+    for key in ["/x", "./here", "ctl\u{1}", "", "sub/", "made/"] {
+        stub.put(&format!("lake/data/{key}"), "");
+    }
+    let mut server = serve(&directory, &stub, &mount_section(&target, "attr_timeout = \"1h\"\n"));
+    assert_eq!(names(&target), ["a.bin", "empty", "made", "sub"]);
+    assert_eq!(names(&target.join("sub")), ["b.txt"]);
+    assert_eq!(names(&target.join("made")), [""; 0]);
+    assert!(fs::metadata(target.join("made")).unwrap().is_dir());
+    assert_eq!(fs::read(target.join("sub/b.txt")).unwrap(), b"deep");
+    assert_eq!(server.stat()["s3"]["keys_left_out"], 3);
+    server.wait_for_log("3 keys cannot be names of files and are left out");
+    server.end("TERM", 0);
+}
+
+/// A listing that took longer than `attr_timeout` was asked for again by each getdents.
+#[test]
+fn one_listing_serves_a_program_that_reads_a_large_directory() {
+    let Some((directory, stub, target)) = mounted() else { return };
+    stub.set_lies(Lies::with(|_| Some(Lie::Keys(5000))));
+    let mut server = serve(&directory, &stub, &mount_section(&target, "attr_timeout = \"1ms\"\n"));
+    let before = stub.counts().of(Operation::List);
+    assert_eq!(names(&target).len(), 5000);
+    let asked = stub.counts().of(Operation::List) - before;
+    assert!(asked == 0 || asked == 5, "{asked}");
+    server.end("TERM", 0);
+}
+
+/// One wrong entity tag made the file fail until the mount ended.
+#[test]
+fn a_file_is_right_again_at_the_next_open_when_the_server_is() {
+    let Some((directory, stub, target)) = mounted() else { return };
+    let mut server = serve(&directory, &stub, &mount_section(&target, "attr_timeout = \"1h\"\n"));
+    stub.set_lies(Lies::always(Lie::OtherTag));
+    const ESTALE: i32 = 116;
+    assert_eq!(fs::read(target.join("a.bin")).unwrap_err().raw_os_error(), Some(ESTALE));
+    stub.set_lies(Lies::none());
+    assert_eq!(fs::read(target.join("a.bin")).unwrap(), content(UNIT + 5000));
+    server.end("TERM", 0);
 }
 
 #[test]
