@@ -11,11 +11,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::{Failure, Result, config};
-use crate::fetch::Source;
-use crate::live::{Live, refuse_pickle};
+use crate::fetch::{Raised, Source};
+use crate::live::{Live, refuse_pickle, warn_unclosed};
 use crate::object::Object;
 use crate::size::Size;
 use crate::stat;
+use crate::wait::wait;
 
 /// A cache with a memory limit, for the partitions of one process.
 #[pyclass(frozen, subclass, weakref, module = "octavo")]
@@ -87,14 +88,13 @@ impl Cache {
     /// Closes the objects of a partition, and removes it.
     fn remove_partition(&self, py: Python<'_>, name: &str) -> Result<()> {
         let live = self.live()?;
-        Ok(py.detach(|| live.cache().remove_partition(name))?)
+        let name = name.to_owned();
+        Ok(wait(py, &live.left_behind.clone(), move || live.cache().remove_partition(&name))??)
     }
 
     /// Makes all acknowledged writes durable.
     fn sync(&self, py: Python<'_>) -> Result<()> {
-        let live = self.live()?;
-        let sync = || live.cache().partitions().iter().map(|one| one.sync()).fold(Ok(()), Result::and);
-        Ok(py.detach(sync)?)
+        sync(py, self.live()?)
     }
 
     fn stat<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
@@ -115,10 +115,24 @@ impl Cache {
             return Ok(());
         }
         let Some(live) = self.lock().clone() else { return Ok(()) };
-        py.detach(|| {
+        let close = move || {
             let all = live.cache().partitions();
             all.iter().try_for_each(|one| live.cache().remove_partition(one.name()))
-        })?;
+        };
+        let count = self.live()?.left_behind.clone();
+        wait(py, &count, close)??;
+        *self.lock() = None;
+        Ok(())
+    }
+
+    /// Closes the cache at the end of the interpreter. What a signal has left behind is not waited
+    /// for.
+    fn _end(&self, py: Python<'_>) -> Result<()> {
+        let Ok(live) = self.live() else { return Ok(()) };
+        if !live.left_behind.is_any() {
+            return self.close(py);
+        }
+        sync(py, live)?;
         *self.lock() = None;
         Ok(())
     }
@@ -155,6 +169,21 @@ impl Cache {
     }
 }
 
+impl Drop for Cache {
+    fn drop(&mut self) {
+        if self.process.is_this() && self.lock().is_some() {
+            warn_unclosed("<octavo.Cache>");
+        }
+    }
+}
+
+/// Makes all acknowledged writes of a cache durable.
+fn sync(py: Python<'_>, live: Arc<Live>) -> Result<()> {
+    let count = live.left_behind.clone();
+    let sync = move || live.cache().partitions().iter().map(|one| one.sync()).fold(Ok(()), Result::and);
+    Ok(wait(py, &count, sync)??)
+}
+
 /// A part of a cache with its own size, policy and write mode.
 #[pyclass(frozen, module = "octavo")]
 pub struct Partition {
@@ -189,35 +218,38 @@ impl Partition {
     ) -> Result<Object> {
         let create_len_bytes = create_bytes.map(|size| size.0);
         let options = OpenOptions { read_only, direct, lock, create_len_bytes };
-        self.open_store(py, name, move || Ok(Store::open(&path, &options)?))
+        self.open_store(py, name, None, move || Ok(Store::open(&path, &options)?))
     }
 
     /// Opens a store of zeros that lives in memory.
     fn open_memory(&self, py: Python<'_>, name: &str, size: Size) -> Result<Object> {
-        self.open_store(py, Some(name), || Ok(Store::memory(name, size.0)))
+        let store = name.to_owned();
+        self.open_store(py, Some(name), None, move || Ok(Store::memory(&store, size.0)))
     }
 
     /// Opens a read-only store of `size` bytes that `fetch(offset, length)` returns.
     #[pyo3(signature = (name, size, fetch))]
     fn open_source(&self, py: Python<'_>, name: &str, size: Size, fetch: Py<PyAny>) -> Result<Object> {
-        let sender = self.live.fetchers.sender()?;
-        let source = Source::new(sender, size.0, fetch);
-        self.open_store(py, Some(name), move || Ok(Store::from_backend(name, source)?))
+        let desk = self.live.fetchers.desk(&self.live.left_behind)?;
+        let raised = Arc::new(Raised::default());
+        let source = Source::new(desk, size.0, fetch, raised.clone());
+        let store = name.to_owned();
+        self.open_store(py, Some(name), Some(raised), move || Ok(Store::from_backend(&store, source)?))
     }
 
     /// Makes all acknowledged writes durable.
     fn sync(&self, py: Python<'_>) -> Result<()> {
-        Ok(py.detach(|| self.inner.sync())?)
+        Ok(self.wait(py, |partition| partition.sync())??)
     }
 
     /// Writes dirty pages back, and evicts all pages.
     fn evict(&self, py: Python<'_>) -> Result<()> {
-        Ok(py.detach(|| self.inner.evict())?)
+        Ok(self.wait(py, |partition| partition.evict())??)
     }
 
     /// Changes the size, and returns the bytes that the partition then has.
     fn resize(&self, py: Python<'_>, max_bytes: Size) -> Result<u64> {
-        Ok(py.detach(|| self.inner.resize(max_bytes.0))?)
+        Ok(self.wait(py, move |partition| partition.resize(max_bytes.0))??)
     }
 
     fn set_policy(&self, py: Python<'_>, policy: &str) -> Result<()> {
@@ -247,14 +279,26 @@ impl Partition {
         &self,
         py: Python<'_>,
         name: Option<&str>,
-        store: impl FnOnce() -> Result<Store> + Send,
+        raised: Option<Arc<Raised>>,
+        store: impl FnOnce() -> Result<Store> + Send + 'static,
     ) -> Result<Object> {
-        let inner = py.detach(|| {
+        let name = name.map(str::to_owned);
+        let open = move |partition: octavo::Partition| {
             let store = store()?;
-            let name = visible(name.unwrap_or(store.name()));
-            Ok::<_, Failure>(self.inner.open(store, &name)?)
-        })?;
-        Ok(Object::new(inner, self.live.clone()))
+            let name = visible(name.as_deref().unwrap_or(store.name()));
+            Ok::<_, Failure>(partition.open(store, &name)?)
+        };
+        Ok(Object::new(self.wait(py, open)??, self.live.clone(), raised))
+    }
+
+    /// Does work that may wait.
+    fn wait<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(octavo::Partition) -> T + Send + 'static,
+    ) -> Result<T> {
+        let partition = self.inner.clone();
+        wait(py, &self.live.left_behind, move || work(partition))
     }
 }
 

@@ -2,61 +2,133 @@
 //! wait for a back end, and Python may hold the GIL for long.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use octavo::disk::{Backend, IoRequest, Op};
 use pyo3::prelude::*;
 
 use crate::error::{Failure, Result, of_io};
 use crate::memory::with_readable;
+use crate::wait::LeftBehind;
 
 /// Threads that call functions of Python. More would not help: they share the GIL, and wait only
 /// for networks.
 const THREADS: usize = 8;
 
-/// A request, and the function that serves it.
-type Task = (IoRequest, Arc<Py<PyAny>>);
+/// The most threads, if functions hang and were left behind.
+const THREADS_MAX: usize = 64;
+
+/// A request, the function that serves it, and where its exceptions go.
+type Task = (IoRequest, Arc<Py<PyAny>>, Arc<Raised>);
+
+/// The last exception of a function: the cause of what its readers get.
+#[derive(Default)]
+pub struct Raised(Mutex<Option<(String, PyErr)>>);
+
+impl Raised {
+    /// Locked with the GIL held.
+    fn last(&self) -> MutexGuard<'_, Option<(String, PyErr)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, py: Python<'_>, text: &str, error: &PyErr) {
+        let before = self.last().replace((text.to_owned(), error.clone_ref(py)));
+        // Its destructors may run code of Python.
+        drop(before);
+    }
+
+    /// Forgets the exception, whose traceback keeps frames alive.
+    pub fn clear(&self, _py: Python<'_>) {
+        let before = self.last().take();
+        drop(before);
+    }
+
+    /// Returns the exception that a sentence of the engine tells of.
+    pub fn behind(&self, py: Python<'_>, sentence: &str) -> Option<PyErr> {
+        let last = self.last();
+        let (text, error) = last.as_ref()?;
+        sentence.contains(text).then(|| error.clone_ref(py))
+    }
+}
 
 /// The threads of one cache, which start with its first source, and end with its last.
 #[derive(Default)]
-pub struct Fetchers(Mutex<Option<Sender<Task>>>);
+pub struct Fetchers(Mutex<Option<Desk>>);
+
+/// The way to the threads.
+#[derive(Clone)]
+pub struct Desk {
+    tasks: Sender<Task>,
+    crew: Arc<Crew>,
+    left_behind: LeftBehind,
+}
+
+/// What the threads share.
+struct Crew {
+    tasks: Mutex<Receiver<Task>>,
+    /// Threads that wait for a task. Relaxed, as below: a hint.
+    idle: AtomicUsize,
+    started: AtomicUsize,
+}
 
 impl Fetchers {
     /// Returns the way to the threads, and starts them if this is the first call. With the GIL
     /// held.
-    pub fn sender(&self) -> Result<Sender<Task>> {
-        let mut sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sender) = &*sender {
-            return Ok(sender.clone());
+    pub fn desk(&self, left_behind: &LeftBehind) -> Result<Desk> {
+        let mut desk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(desk) = &*desk {
+            return Ok(desk.clone());
         }
-        let (new, tasks) = channel();
-        let tasks = Arc::new(Mutex::new(tasks));
-        for number in 0..THREADS {
-            let tasks = tasks.clone();
-            let thread = std::thread::Builder::new().name(format!("octavo-fetch-{number}"));
-            let started = thread.spawn(move || serve(&tasks));
-            started.map_err(|error| of_io(&"a thread for sources", error))?;
+        let (sender, tasks) = channel();
+        let tasks = Mutex::new(tasks);
+        let crew = Arc::new(Crew { tasks, idle: AtomicUsize::new(0), started: AtomicUsize::new(0) });
+        for _ in 0..THREADS {
+            start(&crew).map_err(|error| of_io(&"a thread for sources", error))?;
         }
-        Ok(sender.insert(new).clone())
+        Ok(desk.insert(Desk { tasks: sender, crew, left_behind: left_behind.clone() }).clone())
     }
 }
 
+impl Desk {
+    /// Hands a task over. If the threads are gone, it is dropped, and fails.
+    fn hand_over(&self, task: Task) {
+        let _ = self.tasks.send(task);
+        // Threads in functions that hang, which a signal has left behind, serve nobody else.
+        let is_short = self.left_behind.is_any() && self.crew.idle.load(Ordering::Relaxed) == 0;
+        if is_short && self.crew.started.load(Ordering::Relaxed) < THREADS_MAX {
+            // The task waits for one of the others then.
+            let _ = start(&self.crew);
+        }
+    }
+}
+
+/// Starts a thread.
+fn start(crew: &Arc<Crew>) -> io::Result<()> {
+    let number = crew.started.fetch_add(1, Ordering::Relaxed);
+    let crew = crew.clone();
+    let thread = std::thread::Builder::new().name(format!("octavo-fetch-{number}"));
+    thread.spawn(move || serve(&crew)).map(drop)
+}
+
 /// Serves tasks until no source is left.
-fn serve(tasks: &Mutex<Receiver<Task>>) {
+fn serve(crew: &Crew) {
     loop {
+        crew.idle.fetch_add(1, Ordering::Relaxed);
         // The lock is held while this thread waits: the others wait for the lock.
-        let task = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((mut request, fetch)) = task else { return };
+        let task = crew.tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        crew.idle.fetch_sub(1, Ordering::Relaxed);
+        let Ok((mut request, fetch, raised)) = task else { return };
         // If the interpreter is ending, the request is dropped, and fails.
-        if let Some(outcome) = Python::try_attach(|py| fill(py, &mut request, &fetch)) {
+        if let Some(outcome) = Python::try_attach(|py| fill(py, &mut request, &fetch, &raised)) {
             request.complete(outcome);
         }
     }
 }
 
 /// Fills a read with what the function returns.
-fn fill(py: Python<'_>, request: &mut IoRequest, fetch: &Py<PyAny>) -> io::Result<usize> {
+fn fill(py: Python<'_>, request: &mut IoRequest, fetch: &Py<PyAny>, raised: &Raised) -> io::Result<usize> {
     let wanted = request.len_bytes();
     let filled = fetch.bind(py).call1((request.offset(), wanted)).map_err(Failure::from).and_then(|answer| {
         with_readable(&answer, |_, memory| {
@@ -71,27 +143,34 @@ fn fill(py: Python<'_>, request: &mut IoRequest, fetch: &Py<PyAny>) -> io::Resul
     match filled {
         // A short answer would end the file here, with zeros behind.
         Ok(got) if got != wanted => Err(io::Error::other(format!("{got} bytes came instead of {wanted}"))),
-        Ok(_) => Ok(wanted),
+        Ok(_) => {
+            raised.clear(py);
+            Ok(wanted)
+        }
         Err(failure) => {
             let error = PyErr::from(failure);
             let errno = error.value(py).getattr("errno").and_then(|errno| errno.extract::<i32>());
             let kind = errno.map_or(io::ErrorKind::Other, |errno| io::Error::from_raw_os_error(errno).kind());
-            Err(io::Error::new(kind, error.to_string()))
+            let text = error.to_string();
+            raised.note(py, &text, &error);
+            Err(io::Error::new(kind, text))
         }
     }
 }
 
 /// A read-only store of bytes from Python.
 pub struct Source {
-    tasks: Sender<Task>,
+    desk: Desk,
     len_bytes: u64,
     fetch: Arc<Py<PyAny>>,
+    raised: Arc<Raised>,
 }
 
 impl Source {
-    /// Makes a store of `len_bytes` that `fetch(offset, length)` returns.
-    pub fn new(tasks: Sender<Task>, len_bytes: u64, fetch: Py<PyAny>) -> Source {
-        Source { tasks, len_bytes, fetch: Arc::new(fetch) }
+    /// Makes a store of `len_bytes` that `fetch(offset, length)` returns. Its exceptions go to
+    /// `raised`.
+    pub fn new(desk: Desk, len_bytes: u64, fetch: Py<PyAny>, raised: Arc<Raised>) -> Source {
+        Source { desk, len_bytes, fetch: Arc::new(fetch), raised }
     }
 }
 
@@ -104,9 +183,8 @@ impl Backend for Source {
         if request.op() == Op::Sync {
             return request.complete(Ok(0));
         }
-        let task = (request, self.fetch.clone());
-        // If the threads are gone, the request is dropped, and fails.
-        let _ = self.tasks.send(task);
+        let task = (request, self.fetch.clone(), self.raised.clone());
+        self.desk.hand_over(task);
     }
 
     fn read_only(&self) -> bool {

@@ -1,8 +1,9 @@
 //! `octavo._octavo`, the compiled part of the Python package `octavo`: caches, objects and pins of
 //! the engine, clients of servers, and simulations.
 //!
-//! - A call that may wait does so without the interpreter's lock (the GIL). A read first tries to
-//!   hit while it holds the GIL, because a hit takes less time than to release it.
+//! - A call that may wait does so without the interpreter's lock (the GIL), and looks at signals
+//!   meanwhile (I1 to I4 in `wait.rs`). A read first tries to hit while it holds the GIL, because a
+//!   hit takes less time than to release it.
 //! - Fields that a child of `fork` must be able to lock are locked only with the GIL held: Python
 //!   forks with the GIL held, so no thread that is missing in the child has locked them.
 //!
@@ -20,6 +21,7 @@ mod pin;
 mod remote;
 mod size;
 mod stat;
+mod wait;
 
 /// The module.
 #[pyo3::pymodule]

@@ -7,11 +7,17 @@ use octavo::{Advice, Error, PinOrCopy, RawRead};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::error::{Result, config};
-use crate::live::{Live, refuse_pickle};
+use crate::error::{Failure, Result, config};
+use crate::fetch::Raised;
+use crate::live::{Live, refuse_pickle, warn_unclosed};
 use crate::memory::{Memory, new_bytes, with_readable, with_writable};
 use crate::pin::{Page, Pin};
 use crate::stat;
+use crate::wait::{is_interruptible, wait};
+
+/// The longest piece of a read or write that waits where a signal can interrupt it: the piece takes
+/// memory of its own (I2).
+const PIECE_MAX_BYTES: u64 = 16 << 20;
 
 /// The longest read whose hits are copied with the GIL held, in bytes: 10 to 20 microseconds. A
 /// thread that gives the GIL up may wait 5 milliseconds to get it again.
@@ -25,14 +31,49 @@ const PAGES_MAX: usize = HELD_MAX_BYTES / 4096 + 1;
 pub struct Object {
     inner: octavo::Object,
     /// Keeps the cache running.
-    _live: Arc<Live>,
+    live: Arc<Live>,
+    /// The exceptions of the function that returns its bytes, if there is one.
+    raised: Option<Arc<Raised>>,
     process: Process,
 }
 
 impl Object {
     /// Wraps an object of a cache.
-    pub fn new(inner: octavo::Object, live: Arc<Live>) -> Object {
-        Object { inner, _live: live, process: Process::this() }
+    pub fn new(inner: octavo::Object, live: Arc<Live>, raised: Option<Arc<Raised>>) -> Object {
+        Object { inner, live, raised, process: Process::this() }
+    }
+
+    /// Does work that may wait.
+    fn wait<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&octavo::Object) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T> {
+        let object = self.inner.clone();
+        let done = wait(py, &self.live.left_behind, move || work(&object))?;
+        done.map_err(|error| self.explain(py, error))
+    }
+
+    /// Adds the exception of the function that returns the bytes to an error of the engine.
+    fn explain(&self, py: Python<'_>, error: Error) -> Failure {
+        let cause = match (&self.raised, &error) {
+            (Some(raised), Error::Io { .. }) => raised.behind(py, &error.to_string()),
+            _ => None,
+        };
+        if cause.is_none() {
+            return error.into();
+        }
+        let told = PyErr::from(Failure::from(error));
+        told.set_cause(py, cause);
+        Failure::Python(told)
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        if self.process.is_this() && self.check_open().is_ok() {
+            warn_unclosed(&self.__repr__());
+        }
     }
 }
 
@@ -79,6 +120,10 @@ impl Object {
     #[pyo3(signature = (data, offset=0))]
     fn write(&self, data: &Bound<'_, PyAny>, offset: u64) -> Result<usize> {
         with_readable(data, |py, memory| {
+            if is_interruptible() {
+                self.write_interruptible(py, memory, offset)?;
+                return Ok(memory.len);
+            }
             // SAFETY: the buffer is lent for the call, and the engine reads each byte once.
             py.detach(move || unsafe { write_raw(&self.inner, offset, memory) })?;
             Ok(memory.len)
@@ -88,32 +133,34 @@ impl Object {
     /// Makes all acknowledged writes durable, or those of a range.
     #[pyo3(signature = (offset=0, length=None))]
     fn sync(&self, py: Python<'_>, offset: u64, length: Option<u64>) -> Result<()> {
-        Ok(py.detach(|| match (offset, length) {
-            (0, None) => self.inner.sync(),
-            (_, length) => self.inner.sync_range(offset, self.rest(offset, length)),
-        })?)
+        let rest = self.rest(offset, length);
+        self.wait(py, move |object| match (offset, length) {
+            (0, None) => object.sync(),
+            _ => object.sync_range(offset, rest),
+        })
     }
 
     /// Changes the length.
     fn truncate(&self, py: Python<'_>, size: u64) -> Result<()> {
-        Ok(py.detach(|| self.inner.set_len_bytes(size))?)
+        self.wait(py, move |object| object.set_len_bytes(size))
     }
 
     /// Discards a range, which then reads as zeros.
     fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> Result<()> {
-        Ok(py.detach(|| self.inner.discard(offset, length))?)
+        self.wait(py, move |object| object.discard(offset, length))
     }
 
     /// Zeroes a range.
     fn zero(&self, py: Python<'_>, offset: u64, length: u64) -> Result<()> {
-        Ok(py.detach(|| self.inner.zero(offset, length))?)
+        self.wait(py, move |object| object.zero(offset, length))
     }
 
     /// Advises how a range will be used, in the words of `posix_fadvise`.
     #[pyo3(signature = (advice, offset=0, length=None))]
     fn advise(&self, py: Python<'_>, advice: &str, offset: u64, length: Option<u64>) -> Result<()> {
         let advice = advice_of(advice)?;
-        Ok(py.detach(|| self.inner.advise(offset, self.rest(offset, length), advice))?)
+        let rest = self.rest(offset, length);
+        self.wait(py, move |object| object.advise(offset, rest, advice))
     }
 
     /// Returns the page that contains `offset` as a buffer.
@@ -123,8 +170,8 @@ impl Object {
         if let Some(page) = self.inner.try_pin_owned(offset)? {
             return Ok(Pin::new(Page::Pinned(page), start));
         }
-        let page = py.detach(|| {
-            Ok::<_, Error>(match self.inner.pin_or_copy(offset)? {
+        let page = self.wait(py, move |object| {
+            Ok(match object.pin_or_copy(offset)? {
                 PinOrCopy::Pin(page) => Page::Pinned(page.into_owned()),
                 PinOrCopy::Copy(bytes) => Page::Copied(bytes),
             })
@@ -135,7 +182,8 @@ impl Object {
     /// Drops the pages of a range, because something else has changed the store.
     #[pyo3(signature = (offset=0, length=None))]
     fn invalidate(&self, py: Python<'_>, offset: u64, length: Option<u64>) -> Result<u64> {
-        Ok(py.detach(|| self.inner.invalidate(offset, self.rest(offset, length)))?)
+        let rest = self.rest(offset, length);
+        self.wait(py, move |object| object.invalidate(offset, rest))
     }
 
     /// Returns how many bytes of a range are in the cache now.
@@ -151,12 +199,16 @@ impl Object {
 
     /// Syncs the object, drops its pages and closes it.
     fn close(&self, py: Python<'_>) -> Result<()> {
-        Ok(py.detach(|| self.inner.close())?)
+        self.wait(py, octavo::Object::close)?;
+        if let Some(raised) = &self.raised {
+            raised.clear(py);
+        }
+        Ok(())
     }
 
     /// Closes the object without writing its dirty pages, and returns the bytes that are lost.
-    fn abandon(&self, py: Python<'_>) -> u64 {
-        py.detach(|| self.inner.abandon())
+    fn abandon(&self, py: Python<'_>) -> Result<u64> {
+        self.wait(py, |object| Ok(object.abandon()))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -225,8 +277,53 @@ impl Object {
 
     /// Reads without the GIL.
     fn read_waiting(&self, py: Python<'_>, memory: Memory, offset: u64) -> Result<()> {
+        if is_interruptible() {
+            return self.read_interruptible(py, memory, offset);
+        }
         // SAFETY: as in `read_memory`.
-        Ok(py.detach(move || unsafe { read_raw(&self.inner, offset, memory) })?)
+        let read = py.detach(move || unsafe { read_raw(&self.inner, offset, memory) });
+        read.map_err(|error| self.explain(py, error))
+    }
+
+    /// Reads by a thread that may be left behind (I2), into memory of its own.
+    fn read_interruptible(&self, py: Python<'_>, memory: Memory, offset: u64) -> Result<()> {
+        let mut done = 0;
+        while done < memory.len {
+            let piece = memory.skip(done).first(PIECE_MAX_BYTES);
+            let at = offset + done as u64;
+            let bytes = self.wait(py, move |object| {
+                let mut bytes = vec![0; piece.len];
+                object.read_at(at, &mut bytes).map(|()| bytes)
+            })?;
+            // SAFETY: the memory is lent for the call, and has this length. Other threads of Python
+            // do not run meanwhile.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.start, piece.len) };
+            done += piece.len;
+        }
+        Ok(())
+    }
+
+    /// Writes by a thread that may be left behind (I2), from memory of its own, unless the write
+    /// hits.
+    fn write_interruptible(&self, py: Python<'_>, memory: Memory, offset: u64) -> Result<()> {
+        let mut done = 0;
+        loop {
+            let piece = memory.skip(done).first(PIECE_MAX_BYTES);
+            let at = offset + done as u64;
+            let mut bytes: Vec<u8> = Vec::with_capacity(piece.len);
+            // SAFETY: the memory is lent for the call, and has this length. Other threads of Python
+            // do not run meanwhile.
+            unsafe { std::ptr::copy_nonoverlapping(piece.start, bytes.as_mut_ptr(), piece.len) };
+            // SAFETY: so many bytes were copied.
+            unsafe { bytes.set_len(piece.len) };
+            if piece.len > HELD_MAX_BYTES || !self.inner.try_write_at(at, &bytes) {
+                self.wait(py, move |object| object.write_at(at, &bytes))?;
+            }
+            done += piece.len;
+            if done == memory.len {
+                return Ok(());
+            }
+        }
     }
 
     /// Fails if the object was closed, which has the length 0.

@@ -8,6 +8,7 @@ import pickle
 import threading
 import unittest
 
+import octavo
 from tests.support import PAGE, Folder, Served, needs
 from tests.test_fork import in_child
 
@@ -230,6 +231,21 @@ class Http(unittest.TestCase):
                 file.read()
             self.assertEqual(caught.exception.errno, errno.ESTALE)
         self.assertEqual(fs.cat_file(self.url), new)
+
+
+@needs("fsspec")
+class Options(unittest.TestCase):
+    def test_options_that_nobody_looks_at_are_refused(self):
+        for wrong in ({"page_byte": 4096}, {"anon": True}, {"memory": "1GiB"}):
+            with self.assertRaisesRegex(octavo.ConfigError, "target_options"):
+                OctavoFileSystem(target_protocol="memory", **wrong)
+        with self.assertRaises(octavo.ConfigError):
+            fsspec.filesystem("octavo-nbd", address="unix:/nowhere", exports=3)
+        OctavoFileSystem(target_protocol="memory", use_listings_cache=False, skip_instance_cache=True)
+
+    def test_pages_of_local_files_have_64_kib(self):
+        self.assertEqual(OctavoFileSystem()._page_bytes, 64 << 10)
+        self.assertEqual(OctavoFileSystem(target_protocol="memory")._page_bytes, 256 << 10)
 
 
 @needs("fsspec")

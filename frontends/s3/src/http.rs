@@ -1,8 +1,8 @@
 //! [`Transport`]: how requests reach servers, and the limits of their answers.
 //!
 //! - **Bodies.** Only a GET of a range streams its body, which the fetcher counts. Of an error, the
-//!   first [`ERROR_BYTES_MAX`] are read. A page of a listing has at most [`PAGE_BYTES_MAX`], charged
-//!   to the cache while they are read; any other answer, such as credentials, at most
+//!   first [`ERROR_BYTES_MAX`] are read. A page of a listing has at most [`PAGE_BYTES_MAX`],
+//!   charged to the cache while they are read; any other answer, such as credentials, at most
 //!   [`OTHER_BYTES_MAX`]. Headers are limited by the client library, to about 400 KiB.
 //! - **Redirects** are followed to the host that was asked, or to one of
 //!   [`Settings::redirect_hosts`](crate::Settings), at most [`REDIRECTS_MAX`] times and never to
@@ -39,7 +39,8 @@ const OTHER_BYTES_MAX: usize = 1 << 20;
 const REDIRECTS_MAX: usize = 3;
 
 /// Marks a request for a page of a listing. The answer then has the [`Page`] among its extensions,
-/// and an empty listing as its body: `object_store` refuses a page for one key that it cannot parse.
+/// and an empty listing as its body: `object_store` refuses a page for one key that it cannot
+/// parse.
 #[derive(Clone, Debug)]
 pub(crate) struct WantsPage(pub Reading);
 
@@ -165,8 +166,8 @@ fn too_long(most: usize) -> Error {
     Error::new(ErrorKind::Other, "", format!("the answer has more than {most} bytes"))
 }
 
-/// Reads a body of at most `most` bytes. A longer one is the inner error. `note` gets the bytes that
-/// there will be before they are kept.
+/// Reads a body of at most `most` bytes. A longer one is the inner error. `note` gets the number
+/// of bytes that there will be, before they are kept.
 async fn read(
     body: HttpResponseBody,
     most: usize,
@@ -185,8 +186,8 @@ async fn read(
     Ok(Ok(bytes))
 }
 
-/// Returns an error of the server with the beginning of its body. `object_store` knows what a status
-/// means for an object, but not for a listing.
+/// Returns an error of the server with the beginning of its body. `object_store` knows what a
+/// status means for an object, but not for a listing.
 async fn error_answer(response: HttpResponse, is_listing: bool) -> Result<HttpResponse, HttpError> {
     let (parts, body) = response.into_parts();
     let mut text = Vec::new();

@@ -285,8 +285,8 @@ impl Inner {
         }
     }
 
-    /// Returns the listing for a reader of a directory, which is at the entry `offset`: the one that
-    /// it began with.
+    /// Returns the listing for a reader of a directory, which is at the entry `offset`: the one
+    /// that it began with.
     fn entries(&self, number: u64, handle: u64, offset: u64) -> Result<Arc<Listing>, Errno> {
         let begun = lock(&self.directories).listings.get(&handle).cloned();
         if let Some(listing) = begun.filter(|_| offset > 0) {

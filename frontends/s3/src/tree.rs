@@ -1,14 +1,15 @@
 //! [`Tree`]: keys with slashes as directories and files.
 //!
-//! A directory is what one listing told. The tree numbers what the kernel has looked up, and forgets
-//! it when the kernel does.
+//! A directory is what one listing told. The tree numbers what the kernel has looked up, and
+//! forgets it when the kernel does.
 //!
-//! - **D1** A listing is believed for [`Tree::valid`] after it has ended, and at least for as long as
-//!   it took. One that began after a request came answers that request in any case.
+//! - **D1** A listing is believed for [`Tree::valid`] after it has ended, and at least for as long
+//!   as it took. One that began after a request came answers that request in any case.
 //! - **D2** At most one listing of a directory is in flight. Requests that come meanwhile wait for
 //!   it. Only if `valid` is zero they wait for the next one: the first may have passed their names
 //!   before they came.
-//! - **D3** If memory for a listing is missing, others are forgotten, the least recently used first.
+//! - **D3** If memory for a listing is missing, others are forgotten, the least recently used
+//!   first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -6,6 +6,8 @@ a cache would do with a trace. `octavo.filesystem` is a file system for fsspec.
 """
 
 import atexit as _atexit
+import os as _os
+import warnings as _warnings
 import weakref as _weakref
 
 from octavo import _octavo
@@ -59,15 +61,35 @@ class Cache(_octavo.Cache):
     `buffers_max` and `background` (True: a thread writes dirty pages back).
     """
 
-    def __init__(self, *_args, **_settings) -> None:
+    def __init__(self, memory_max="64MiB", **_settings) -> None:
         super().__init__()
+        _warn_if_too_large(memory_max)
         _caches.add(self)
+
+
+def _warn_if_too_large(memory_max) -> None:
+    """Warn of a cache that the machine, or the control group of the process, has no memory for."""
+    limits = [_os.sysconf("SC_PHYS_PAGES") * _os.sysconf("SC_PAGE_SIZE")]
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit:
+            limits.append(int(limit.read()))
+    except (OSError, ValueError):
+        pass  # No control groups of version 2, or no limit: `max`.
+    most = min(limits)
+    wanted = bytes_of(memory_max)
+    if wanted > most:
+        _warnings.warn(
+            f"memory_max is {wanted >> 20} MiB, but there are only {most >> 20} MiB of memory: the "
+            "process may be killed before the cache is full",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 @_atexit.register
 def _close_all() -> None:
     for cache in list(_caches):
-        cache.close()
+        cache._end()
 
 
 def attach(

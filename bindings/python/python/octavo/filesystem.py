@@ -29,8 +29,29 @@ _KNOWN_MAX = 10_000
 # Arguments of `open` that say how a file is buffered, which the cache does in its own way.
 _BUFFERS = {"autocommit", "cache_type", "fill_cache"}
 
+# Options that fsspec itself gives to every file system.
+_OF_FSSPEC = {
+    "asynchronous",
+    "batch_size",
+    "listings_expiry_time",
+    "loop",
+    "max_paths",
+    "skip_instance_cache",
+    "use_listings_cache",
+}
+
 # How often a read starts again because the file was replaced in the meantime.
 _ATTEMPTS = 4
+
+
+def _check_options(fs, options):
+    """Refuse options that nobody would look at."""
+    unknown = sorted(options.keys() - _OF_FSSPEC)
+    if unknown:
+        names = ", ".join(repr(name) for name in unknown)
+        more = ": options of the other file system belong into target_options"
+        more = more if isinstance(fs, OctavoFileSystem) else ""
+        raise ConfigError(f"the file system {fs.protocol!r} has no option {names}{more}")
 
 
 class OctavoFileSystem(ChainedFileSystem):
@@ -45,8 +66,9 @@ class OctavoFileSystem(ChainedFileSystem):
     Pages are shared by file systems with the same endpoint and credentials, and by no others.
 
     `memory_max` is the size of the cache. File systems with the same `memory_max` share one.
-    `page_bytes` is 4 KiB for local files and 256 KiB for others; `read_ahead` is the most that is
+    `page_bytes` is 64 KiB for local files and 256 KiB for others; `read_ahead` is the most that is
     read ahead of sequential reads. `direct` keeps local files out of the kernel's page cache.
+    Options of the other file system belong into `target_options`.
     """
 
     protocol = "octavo"
@@ -64,6 +86,7 @@ class OctavoFileSystem(ChainedFileSystem):
         direct=True,
         **kwargs,
     ):
+        _check_options(self, kwargs)
         super().__init__(**kwargs)
         if fs is not None and target_protocol is not None:
             raise ConfigError("both fs and target_protocol are given: one is enough")
@@ -75,7 +98,7 @@ class OctavoFileSystem(ChainedFileSystem):
         self.check_seconds = check_seconds
         self.direct = direct
         self._is_local = isinstance(fs, LocalFileSystem)
-        self._page_bytes = octavo.bytes_of(page_bytes or ("4KiB" if self._is_local else "256KiB"))
+        self._page_bytes = octavo.bytes_of(page_bytes or ("64KiB" if self._is_local else "256KiB"))
         self._read_ahead = octavo.bytes_of(read_ahead)
         # What files were, and until when that holds.
         self._known = {}
@@ -354,6 +377,7 @@ class ExportFileSystem(AbstractFileSystem):
     cachable = True
 
     def __init__(self, address, timeout=None, **kwargs):
+        _check_options(self, kwargs)
         super().__init__(**kwargs)
         self.address = address
         self.timeout = timeout

@@ -3,8 +3,12 @@
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 use std::{fmt, io};
+
+use super::stream::OnSignal;
+use crate::wait::BETWEEN_LOOKS;
 
 /// The port of NBD.
 const PORT: u16 = 10809;
@@ -31,20 +35,42 @@ impl Address {
         Err(format!("{text:?} is no address: write unix:/path/of/socket or tcp:host:port"))
     }
 
-    /// Connects. `timeout` bounds each later wait for the server, too.
-    pub fn connect(&self, timeout: Option<Duration>) -> io::Result<OwnedFd> {
+    /// Connects, by a thread of its own, which is left behind if `on_signal` returns an error. Each
+    /// later call of the socket returns after [`BETWEEN_LOOKS`].
+    pub fn connect(&self, timeout: Option<Duration>, on_signal: OnSignal) -> io::Result<OwnedFd> {
+        let address = self.clone();
+        let (sender, connected) = channel();
+        std::thread::Builder::new().name("octavo-connect".into()).spawn(move || {
+            // Nobody waits for a connection that was left behind.
+            let _ = sender.send(address.connect_waiting(timeout));
+        })?;
+        let begun = Instant::now();
+        loop {
+            match connected.recv_timeout(BETWEEN_LOOKS) {
+                Ok(socket) => return socket,
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("cannot connect")),
+                Err(RecvTimeoutError::Timeout) => on_signal()?,
+            }
+            if timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time"));
+            }
+        }
+    }
+
+    fn connect_waiting(&self, timeout: Option<Duration>) -> io::Result<OwnedFd> {
+        let look = Some(BETWEEN_LOOKS);
         match self {
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)?;
+                stream.set_read_timeout(look)?;
+                stream.set_write_timeout(look)?;
                 Ok(stream.into())
             }
             Address::Tcp(host) => {
                 let stream = connect_tcp(host, timeout)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)?;
+                stream.set_read_timeout(look)?;
+                stream.set_write_timeout(look)?;
                 Ok(stream.into())
             }
         }

@@ -182,7 +182,7 @@ pub enum Fault {
 
 /// Connects, and exchanges the greeting.
 fn greet(address: &Address, timeout: Option<Duration>, on_signal: OnSignal) -> io::Result<Stream> {
-    let stream = Stream::new(address.connect(timeout)?, on_signal);
+    let stream = Stream::new(address.connect(timeout, on_signal)?, timeout, on_signal);
     let mut greeting = [0; 18];
     stream.receive_all(&mut greeting)?;
     if &greeting[..16] != b"NBDMAGICIHAVEOPT" {

@@ -13,6 +13,7 @@ use super::address::Address;
 use super::connection::{Command, Connection, Export, Fault};
 use super::stream::OnSignal;
 use crate::memory::Memory;
+use crate::wait::BETWEEN_LOOKS;
 
 /// What a pool connects to, and how.
 #[derive(Clone, Debug)]
@@ -146,7 +147,14 @@ impl Pool {
                 state.count += 1;
                 break;
             }
-            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.returned.wait_timeout(state, BETWEEN_LOOKS);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if state.idle.is_empty() && state.count >= self.target.connections_max {
+                // A handler of a signal may use this pool.
+                drop(state);
+                (self.on_signal)()?;
+                state = self.lock();
+            }
         }
         drop(state);
         let Target { address, export, timeout, .. } = &self.target;

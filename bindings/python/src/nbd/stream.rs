@@ -2,22 +2,34 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use crate::memory::Memory;
 
-/// Called when a signal has interrupted a wait. An error ends the wait.
+/// Called while a call waits, ten times a second. An error ends the wait.
 pub type OnSignal = fn() -> io::Result<()>;
 
 /// A connected socket.
 pub struct Stream {
     socket: OwnedFd,
+    /// The longest wait for the server.
+    timeout: Option<Duration>,
     on_signal: OnSignal,
 }
 
 impl Stream {
-    /// Wraps a connected socket.
-    pub fn new(socket: OwnedFd, on_signal: OnSignal) -> Stream {
-        Stream { socket, on_signal }
+    /// Wraps a connected socket, whose calls return after [`BETWEEN_LOOKS`].
+    pub fn new(socket: OwnedFd, timeout: Option<Duration>, on_signal: OnSignal) -> Stream {
+        Stream { socket, timeout, on_signal }
+    }
+
+    /// Looks at signals after a call that has moved nothing since `since`.
+    fn look(&self, since: Instant) -> io::Result<()> {
+        (self.on_signal)()?;
+        if self.timeout.is_some_and(|timeout| since.elapsed() >= timeout) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time"));
+        }
+        Ok(())
     }
 
     /// Sends a header, and then the memory.
@@ -72,12 +84,13 @@ impl Stream {
     /// # Safety
     /// The pieces are valid for writes.
     unsafe fn receive_some(&self, pieces: [Memory; 2]) -> io::Result<usize> {
+        let since = Instant::now();
         loop {
             // SAFETY: the caller's promise.
             let result =
                 call(pieces, |message| unsafe { libc::recvmsg(self.socket.as_raw_fd(), message, 0) });
             match result {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (self.on_signal)()?,
+                Err(error) if has_waited(&error) => self.look(since)?,
                 Ok(0) => return Err(closed()),
                 result => return result,
             }
@@ -90,12 +103,14 @@ impl Stream {
         mut pieces: [Memory; 2],
         mut once: impl FnMut(*mut libc::msghdr) -> isize,
     ) -> io::Result<()> {
+        let mut since = Instant::now();
         while pieces[0].len + pieces[1].len > 0 {
             match call(pieces, &mut once) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (self.on_signal)()?,
+                Err(error) if has_waited(&error) => self.look(since)?,
                 Err(error) => return Err(error),
                 Ok(0) => return Err(closed()),
                 Ok(moved) => {
+                    since = Instant::now();
                     let first = moved.min(pieces[0].len);
                     pieces = [pieces[0].skip(first), pieces[1].skip(moved - first)];
                 }
@@ -113,12 +128,12 @@ fn call(pieces: [Memory; 2], once: impl FnOnce(*mut libc::msghdr) -> isize) -> i
     message.msg_iov = buffers.as_mut_ptr();
     message.msg_iovlen = buffers.len() as _;
     let moved = once(&raw mut message);
-    usize::try_from(moved).map_err(|_| match io::Error::last_os_error() {
-        error if error.kind() == io::ErrorKind::WouldBlock => {
-            io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time")
-        }
-        error => error,
-    })
+    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether a call has returned to let the caller look at signals.
+fn has_waited(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 fn closed() -> io::Error {
