@@ -73,7 +73,7 @@ pub struct Files {
     is_exclusive: bool,
     /// Pages are kept under leases.
     leases: Option<Arc<Leases>>,
-    chooser: Box<Chooser>,
+    chooser: Arc<Chooser>,
     root: PathBuf,
     root_file: OwnedFd,
 }
@@ -84,7 +84,7 @@ impl Files {
     pub fn new(
         (root_file, root): (OwnedFd, PathBuf),
         options: &MountOptions,
-        chooser: Box<Chooser>,
+        chooser: Arc<Chooser>,
     ) -> Result<Files, Errno> {
         let &MountOptions { files_max, direct, .. } = options;
         let is_exclusive = options.is_exclusive();

@@ -18,6 +18,7 @@ use crate::files::{Chooser, Files};
 use crate::handles::Handles;
 use crate::lower::{self, Key};
 use crate::nodes::{Node, Nodes};
+use crate::numbers::Numbers;
 use crate::options::MountOptions;
 use crate::place::handle_of;
 use crate::wire::{
@@ -31,6 +32,17 @@ pub struct Fs {
     pub handles: Handles,
     pub options: MountOptions,
     pub is_stopping: AtomicBool,
+    numbers: Numbers,
+}
+
+/// What a mount shows.
+pub struct Shown {
+    /// The directory that is its root, of the source's file system or of one below it.
+    pub root: OwnedFd,
+    /// The source.
+    pub source: OwnedFd,
+    /// The source's path.
+    pub path: PathBuf,
 }
 
 impl Fs {
@@ -40,18 +52,18 @@ impl Fs {
     /// Those of `stat`, and ENOMEM.
     pub fn new(
         cache: &Cache,
-        (root, path): (OwnedFd, PathBuf),
+        Shown { root, source, path }: Shown,
         options: MountOptions,
-        chooser: Box<Chooser>,
+        chooser: Arc<Chooser>,
     ) -> Result<Fs, Errno> {
         let stat = lower::stat(&root)?;
-        let again = rustix::io::fcntl_dupfd_cloexec(&root, 0)?;
         Ok(Fs {
             nodes: Nodes::new(root, &stat, cache, (options.nodes_max, options.places_max))?,
-            files: Files::new((again, path), &options, chooser)?,
+            files: Files::new((source, path), &options, chooser)?,
             handles: Handles::default(),
             options,
             is_stopping: AtomicBool::new(false),
+            numbers: Numbers::new(Key::of(&stat).device()),
         })
     }
 
@@ -83,13 +95,27 @@ impl Fs {
         }
     }
 
-    /// Makes all that was written to the lower file system durable.
+    /// Makes all that was written to the lower file system durable, and to others below it of which
+    /// the kernel knows a file.
     ///
     /// # Errors
-    /// Those of the lower file system.
+    /// Those of the lower file systems.
     pub fn sync_lower(&self) -> Result<(), Errno> {
+        let sync = |node: &Node, flags| rustix::fs::syncfs(lower::open_again(node.place.at()?, flags)?);
         let root = self.nodes.get(ROOT)?;
-        rustix::fs::syncfs(lower::open_again(root.place.at()?, OFlags::RDONLY | OFlags::DIRECTORY)?)
+        let synced = sync(&root, OFlags::RDONLY | OFlags::DIRECTORY);
+        let others = self.nodes.of_other_devices(&root);
+        others.iter().map(|node| sync(node, OFlags::RDONLY)).fold(synced, Result::and)
+    }
+
+    /// The inode number to show for a file of these attributes.
+    pub fn number(&self, stat: &Statx) -> u64 {
+        self.numbers.shown(Key::of(stat).device(), stat.stx_ino)
+    }
+
+    /// The inode number to show for an entry of a directory.
+    pub fn number_in(&self, directory: &Node, inode: u64) -> u64 {
+        self.numbers.shown(directory.key.device(), inode)
     }
 
     /// Looks up an entry of a directory, and counts the lookup.
@@ -121,7 +147,7 @@ impl Fs {
 
     /// Returns the attributes of a node, with the length that its readers see.
     pub fn attributes(&self, node: &Node, stat: &Statx) -> Attr {
-        let mut attributes = lower::attributes(stat);
+        let mut attributes = lower::attributes(stat, self.number(stat));
         if let Some(file) = self.files.find_regular(node) {
             attributes.size = file.len_to_show(attributes.size);
         }

@@ -25,6 +25,7 @@
 
 #![warn(missing_debug_implementations)]
 
+mod below;
 mod device;
 mod errors;
 mod file;
@@ -39,6 +40,7 @@ mod looks;
 mod lower;
 mod mounting;
 mod nodes;
+mod numbers;
 mod operations;
 mod options;
 mod place;
@@ -54,7 +56,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use octavo::{Cache, Object, Partition};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -62,15 +64,17 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
 use zerocopy::IntoBytes;
 
+use below::Below;
 use device::{Device, Nothing};
-use fs::Fs;
+use files::Chooser;
+use fs::{Fs, Shown};
 pub use labels::Opened;
 use mounting::Mounted;
 #[doc(hidden)]
 pub use options::Reference;
 pub use options::{Coherence, MountOptions};
 use wire::{InHeader, InitIn, InitOut, Opcode, Reader, init};
-use worker::{Counts, REQUEST_BYTES_MAX, TRANSFER_BYTES_MAX, Worker};
+use worker::{Counts, REQUEST_HEAD_BYTES_MAX, Worker};
 
 /// Requests that the kernel may have in flight on behalf of nobody who waits for them, such as
 /// read-ahead. Too few leave programs waiting for each other.
@@ -95,7 +99,21 @@ pub struct MountStat {
     pub waits: u64,
 }
 
-/// A mounted directory.
+impl MountStat {
+    fn plus(self, other: MountStat) -> MountStat {
+        MountStat {
+            nodes: self.nodes + other.nodes,
+            files: self.files + other.files,
+            leases: self.leases + other.leases,
+            lease_breaks: self.lease_breaks + other.lease_breaks,
+            requests: self.requests + other.requests,
+            empty_reads: self.empty_reads + other.empty_reads,
+            waits: self.waits + other.waits,
+        }
+    }
+}
+
+/// A mounted directory, with the file systems that are mounted below it.
 pub struct Mount {
     fs: Arc<Fs>,
     mounted: Mounted,
@@ -104,6 +122,9 @@ pub struct Mount {
     /// One for each thread.
     counts: OnceLock<Vec<Arc<Counts>>>,
     running: Arc<Running>,
+    /// The file systems below the source, each a mount of its own, those above before those below
+    /// them.
+    below: Vec<Mount>,
 }
 
 /// The number of threads that still serve, and a way to wait for none.
@@ -143,6 +164,10 @@ impl Mount {
     /// reach it only through the mount. `choose` returns the partition of a file when its pages
     /// begin to be cached; `None` refuses to open it.
     ///
+    /// As root, each file system that is mounted below the source now becomes a mount of its own
+    /// below the first. One that cannot be mounted so is reached through the first, like those that
+    /// are mounted later.
+    ///
     /// # Errors
     /// A sentence.
     pub fn start(
@@ -156,13 +181,65 @@ impl Mount {
         let root = rustix::fs::open(source, flags, Mode::empty())
             .map_err(|errno| format!("cannot open the directory {}: {errno}", source.display()))?;
         let path = lower::path_of(&root).unwrap_or_else(|_| PathBuf::from(source));
-        let fs = Fs::new(&cache, (root, path.clone()), options.clone(), Box::new(choose));
+        // Before the mount, which may cover them.
+        let is_root = rustix::process::geteuid().is_root();
+        let below = if is_root { below::find(&path, &root) } else { Vec::new() };
+        let options = &options.divided(1 + below.len());
+        let choose: Arc<Chooser> = Arc::new(choose);
+        let shown = |root: OwnedFd, source: &OwnedFd| {
+            let source = rustix::io::fcntl_dupfd_cloexec(source, 0).map_err(|errno| errno.to_string())?;
+            Ok::<_, String>(Shown { root, source, path: path.clone() })
+        };
+        let again = rustix::io::fcntl_dupfd_cloexec(&root, 0).map_err(|errno| errno.to_string())?;
+        let first = shown(again, &root)?;
+        let mut mount = Mount::start_one(&cache, (first, source), (target, None), options, choose.clone())?;
+        let options = &options.of_one_below();
+        for Below { root: lower, path: place } in below {
+            let (source, target) = (source.join(&place), target.join(&place));
+            let started = shown(lower, &root).and_then(|shown| {
+                let at = mount.open_below(&place)?;
+                Mount::start_one(&cache, (shown, &source), (&target, Some(&at)), options, choose.clone())
+            });
+            match started {
+                Ok(below) => mount.below.push(below),
+                Err(why) => log::warn!("{} gets no mount of its own: {why}", source.display()),
+            }
+        }
+        Ok(mount)
+    }
+
+    /// Opens the directory of this mount at which a file system below is to be mounted: no link of
+    /// a path may lead elsewhere.
+    fn open_below(&self, path: &Path) -> Result<OwnedFd, String> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(self.path(), flags, Mode::empty()).map_err(|errno| errno.to_string())?;
+        below::open_below(&root, path).ok_or_else(|| "its directory cannot be opened".to_owned())
+    }
+
+    /// Mounts one file system. `at` is the directory at the path of `target`, if that must not be
+    /// looked up.
+    fn start_one(
+        cache: &Cache,
+        (shown, source): (Shown, &Path),
+        (target, at): (&Path, Option<&OwnedFd>),
+        options: &MountOptions,
+        choose: Arc<Chooser>,
+    ) -> Result<Mount, String> {
+        let name = lower::path_of(&shown.root).unwrap_or_else(|_| PathBuf::from(source));
+        let fs = Fs::new(cache, shown, options.clone(), choose);
         let fs = Arc::new(fs.map_err(|errno| format!("{}: {errno}", source.display()))?);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
-        let (device, mounted) = mounting::mount(&path, target, options)?;
-        let (threads, running) = (Mutex::default(), Arc::default());
-        let mount = Mount { fs, mounted, stop, threads, counts: OnceLock::new(), running };
-        match mount.begin(device, &cache, options.threads.max(1)) {
+        let (device, mounted) = mounting::mount(&name, (target, at), options)?;
+        let mount = Mount {
+            fs,
+            mounted,
+            stop,
+            threads: Mutex::default(),
+            counts: OnceLock::new(),
+            running: Arc::default(),
+            below: Vec::new(),
+        };
+        match mount.begin(device, cache, at.is_some()) {
             Ok(()) => Ok(mount),
             Err(why) => {
                 let _ = mount.stop();
@@ -171,15 +248,16 @@ impl Mount {
         }
     }
 
-    /// Agrees with the kernel on the protocol, and starts the threads.
-    fn begin(&self, device: Device, cache: &Cache, threads: usize) -> Result<(), String> {
-        agree(&device)?;
+    /// Agrees with the kernel on the protocol, and starts the threads: of the source, or of a file
+    /// system below it.
+    fn begin(&self, device: Device, cache: &Cache, is_below: bool) -> Result<(), String> {
+        agree(&device, self.fs.options.transfer_bytes_max)?;
         if let Some(leases) = self.fs.files.leases() {
             let notifier = device.another();
             leases.start(notifier.map_err(|errno| format!("cannot open /dev/fuse again: {errno}"))?)?;
         }
         let mut devices = vec![device];
-        for _ in 1..threads {
+        for _ in 1..self.fs.options.threads.max(1) {
             devices
                 .push(devices[0].another().map_err(|errno| format!("cannot open /dev/fuse again: {errno}"))?);
         }
@@ -193,9 +271,16 @@ impl Mount {
             let thread = std::thread::Builder::new().name(format!("octavo-fuse-{number}"));
             *self.running.count() += 1;
             let serves = Serves(self.running.clone());
+            let below = is_below.then(|| self.fs.clone());
             let thread = thread.spawn(move || {
-                let _serves = serves;
                 worker.run();
+                let running = serves.0.clone();
+                drop(serves);
+                // Someone may have unmounted this file system alone. Its files are then reached
+                // through the mount above it, by other objects. Errors stay with these objects.
+                if let Some(fs) = below.filter(|_| *running.count() == 0) {
+                    fs.files.objects().iter().for_each(|object| drop(object.sync()));
+                }
             });
             handles.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
         }
@@ -207,8 +292,17 @@ impl Mount {
         self.mounted.path()
     }
 
-    /// Returns what the mount has at the moment.
+    /// Where the file systems below the source are mounted.
+    pub fn paths_below(&self) -> impl Iterator<Item = &Path> {
+        self.below.iter().map(|mount| mount.path())
+    }
+
+    /// Returns what the mount has at the moment, with those of the file systems below the source.
     pub fn stat(&self) -> MountStat {
+        self.below.iter().map(Mount::stat).fold(self.stat_of_one(), MountStat::plus)
+    }
+
+    fn stat_of_one(&self) -> MountStat {
         let counts = self.counts.get().map(Vec::as_slice).unwrap_or_default();
         let sum = |of: fn(&Counts) -> &AtomicU64| counts.iter().map(|one| of(one).load(Relaxed)).sum();
         let leases = self.fs.files.leases();
@@ -226,17 +320,29 @@ impl Mount {
     /// Returns the objects of the files whose pages are kept. Their names are the paths below the
     /// source that the files had when they were opened.
     pub fn objects(&self) -> Vec<Object> {
-        self.fs.files.objects()
+        let below = self.below.iter().flat_map(Mount::objects);
+        self.fs.files.objects().into_iter().chain(below).collect()
     }
 
     /// Returns whether the mount has ended: it was unmounted, by whomever.
     pub fn has_ended(&self) -> bool {
+        self.has_one_ended() && self.below.iter().all(Mount::has_ended)
+    }
+
+    fn has_one_ended(&self) -> bool {
         *self.running.count() == 0
     }
 
     /// Waits until the mount has ended, at most for this long. Returns whether it has. Another
     /// thread may stop it meanwhile. Bytes in the cache may not be durable then.
     pub fn wait_until_ended(&self, most: Duration) -> bool {
+        // None: too long for a clock.
+        let end = Instant::now().checked_add(most);
+        let left = || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        self.wait_for_one(most) && self.below.iter().all(|mount| mount.wait_until_ended(left()))
+    }
+
+    fn wait_for_one(&self, most: Duration) -> bool {
         let (threads, none) = (self.running.count(), &self.running.none);
         let waited = none.wait_timeout_while(threads, most, |threads| *threads > 0);
         *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
@@ -245,6 +351,12 @@ impl Mount {
     /// Waits until the mount has ended. Afterwards all bytes are durable. Returns the errors of
     /// files that could not be written.
     pub fn wait(&self) -> Vec<String> {
+        let mut failed = self.wait_and_close_one();
+        failed.extend(self.below.iter().flat_map(Mount::wait));
+        failed
+    }
+
+    fn wait_and_close_one(&self) -> Vec<String> {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             let _ = thread.join();
@@ -260,7 +372,9 @@ impl Mount {
     /// Unmounts the directory, and tells the threads to end once they have answered the requests in
     /// flight. Does not wait for them. Files that programs still have open fail from then on.
     pub fn begin_stop(&self) {
-        if !self.has_ended()
+        // What is mounted below another mount goes first.
+        self.below.iter().rev().for_each(Mount::begin_stop);
+        if !self.has_one_ended()
             && let Err(error) = self.mounted.unmount()
         {
             log::warn!("cannot unmount {}: {error}", self.mounted.path().display());
@@ -278,9 +392,9 @@ impl Mount {
     }
 }
 
-/// Agrees with the kernel on the protocol.
-fn agree(device: &Device) -> Result<(), String> {
-    let mut bytes = vec![0; REQUEST_BYTES_MAX];
+/// Agrees with the kernel on the protocol, and that a request moves at most this many bytes.
+fn agree(device: &Device, transfer_bytes_max: usize) -> Result<(), String> {
+    let mut bytes = vec![0; transfer_bytes_max + REQUEST_HEAD_BYTES_MAX];
     let len = loop {
         match device.read(&mut bytes) {
             Ok(len) => break len,
@@ -322,13 +436,13 @@ fn agree(device: &Device) -> Result<(), String> {
     let reply = InitOut {
         major: wire::VERSION.0,
         minor: wire::VERSION.1.min(asked.minor),
-        max_readahead: asked.max_readahead.min(TRANSFER_BYTES_MAX as u32),
+        max_readahead: asked.max_readahead.min(transfer_bytes_max as u32),
         flags: agreed as u32,
         max_background: BACKGROUND_MAX,
         congestion_threshold: BACKGROUND_MAX / 4 * 3,
-        max_write: TRANSFER_BYTES_MAX as u32,
+        max_write: transfer_bytes_max as u32,
         time_gran: 1,
-        max_pages: (TRANSFER_BYTES_MAX / 4096) as u16,
+        max_pages: (transfer_bytes_max / 4096) as u16,
         flags2: (agreed >> 32) as u32,
         ..InitOut::default()
     };

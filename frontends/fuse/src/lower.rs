@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{RawGid, RawUid};
 use rustix::thread::{CapabilitySet, Gid, Uid};
 
+use crate::numbers::DeviceNumber;
 use crate::wire;
 
 /// What is asked of `statx`.
@@ -20,7 +21,7 @@ const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).unio
 /// Identifies a file of the lower file system while a descriptor of it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    device: (u32, u32),
+    device: DeviceNumber,
     mount: u64,
     inode: u64,
 }
@@ -28,6 +29,11 @@ pub struct Key {
 impl Key {
     pub fn of(stat: &Statx) -> Key {
         Key { device: (stat.stx_dev_major, stat.stx_dev_minor), mount: stat.stx_mnt_id, inode: stat.stx_ino }
+    }
+
+    /// The device of the file's file system.
+    pub fn device(&self) -> DeviceNumber {
+        self.device
     }
 }
 
@@ -82,12 +88,12 @@ pub fn path_of(node: impl AsFd) -> Result<PathBuf, Errno> {
     Ok(PathBuf::from(OsStr::from_bytes(path.as_bytes())))
 }
 
-/// Converts the attributes for the kernel.
-pub fn attributes(stat: &Statx) -> wire::Attr {
+/// Converts the attributes for the kernel, with the inode number to show.
+pub fn attributes(stat: &Statx, inode: u64) -> wire::Attr {
     // Unsigned in the protocol, signed to the kernel.
     let seconds = |time: rustix::fs::StatxTimestamp| time.tv_sec as u64;
     wire::Attr {
-        ino: stat.stx_ino,
+        ino: inode,
         size: stat.stx_size,
         blocks: stat.stx_blocks,
         atime: seconds(stat.stx_atime),
@@ -106,8 +112,8 @@ pub fn attributes(stat: &Statx) -> wire::Attr {
     }
 }
 
-/// Converts the attributes for the kernel's `statx`.
-pub fn attributes_of_statx(stat: &Statx) -> wire::Statx {
+/// Converts the attributes for the kernel's `statx`, with the inode number to show.
+pub fn attributes_of_statx(stat: &Statx, inode: u64) -> wire::Statx {
     let time =
         |time: rustix::fs::StatxTimestamp| wire::SxTime { sec: time.tv_sec, nsec: time.tv_nsec, reserved: 0 };
     wire::Statx {
@@ -118,7 +124,7 @@ pub fn attributes_of_statx(stat: &Statx) -> wire::Statx {
         uid: stat.stx_uid,
         gid: stat.stx_gid,
         mode: stat.stx_mode,
-        ino: stat.stx_ino,
+        ino: inode,
         size: stat.stx_size,
         blocks: stat.stx_blocks,
         attributes_mask: stat.stx_attributes_mask.bits(),

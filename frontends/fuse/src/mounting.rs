@@ -3,7 +3,7 @@
 use std::ffi::{CString, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::device::Device;
+use crate::lower;
 use crate::options::MountOptions;
 
 /// The type of our mounts in the table of mounts.
@@ -24,11 +25,16 @@ pub struct Mounted {
     by_helper: bool,
 }
 
-/// Mounts a file system of this source's name.
+/// Mounts a file system of this source's name at a path. Root may name its directory by a
+/// descriptor, so that the path is not looked up.
 ///
 /// # Errors
 /// A sentence.
-pub fn mount(source: &Path, path: &Path, options: &MountOptions) -> Result<(Device, Mounted), String> {
+pub fn mount(
+    source: &Path,
+    (path, at): (&Path, Option<&OwnedFd>),
+    options: &MountOptions,
+) -> Result<(Device, Mounted), String> {
     let mounted = |by_helper| Mounted { path: path.to_owned(), by_helper };
     if rustix::process::geteuid().is_root() {
         let device = Device::open().map_err(|errno| match errno {
@@ -37,7 +43,8 @@ pub fn mount(source: &Path, path: &Path, options: &MountOptions) -> Result<(Devi
             }
             errno => format!("cannot open /dev/fuse: {errno}"),
         })?;
-        mount_directly(&device, source, path, options)
+        let place = at.map_or_else(|| path.to_owned(), |at| lower::link_of(at.as_fd()));
+        mount_directly(&device, source, &place, options)
             .map_err(|errno| format!("cannot mount at {}: {errno}", path.display()))?;
         return Ok((device, mounted(false)));
     }
@@ -46,7 +53,6 @@ pub fn mount(source: &Path, path: &Path, options: &MountOptions) -> Result<(Devi
 }
 
 fn mount_directly(device: &Device, source: &Path, path: &Path, options: &MountOptions) -> Result<(), Errno> {
-    use std::os::fd::AsFd;
     use std::os::unix::ffi::OsStrExt;
     let fd = device.as_fd().as_raw_fd();
     let mut data = format!("fd={fd},rootmode=40000,user_id=0,group_id=0,default_permissions");

@@ -5,7 +5,7 @@
 //! key of a node is unique. A node that has only a handle is compared by that, too: its file may be
 //! gone, and the number another file's. Such a node loses its key, and stays until it is forgotten.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -125,6 +125,16 @@ impl Nodes {
     /// The number of nodes.
     pub fn count(&self) -> usize {
         self.shared().by_id.len()
+    }
+
+    /// A directory or a regular file of each device other than a node's, of those that the kernel
+    /// knows.
+    pub fn of_other_devices(&self, node: &Node) -> Vec<Arc<Node>> {
+        let mut devices = HashSet::from([node.key.device()]);
+        let is_plain = |node: &&Arc<Node>| matches!(node.kind, FileType::Directory | FileType::RegularFile);
+        let table = self.shared();
+        let plain = table.by_id.values().filter(is_plain);
+        plain.filter(|node| devices.insert(node.key.device())).cloned().collect()
     }
 
     /// Counts a lookup of a file that has a node. `handle` returns the file's handle.

@@ -6,6 +6,17 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// The most bytes of one read or write.
+const TRANSFER_BYTES_MAX: usize = 1 << 20;
+
+/// The threads of a file system below the source, and the most bytes of one read or write there: it
+/// may be one of many.
+const THREADS_BELOW: usize = 2;
+const TRANSFER_BELOW_BYTES_MAX: usize = 128 << 10;
+
+/// The least that a file system gets of what all share.
+const SHARE_MIN: usize = 16;
+
 /// What other programs may do to the lower directory while it is mounted, and when the mount sees
 /// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,6 +72,9 @@ pub struct MountOptions {
     pub places_max: usize,
     /// Bypasses the kernel's page cache, where the lower file system supports that. Default: true.
     pub direct: bool,
+    /// The most bytes that one request moves. Each thread has a buffer for them.
+    #[doc(hidden)]
+    pub transfer_bytes_max: usize,
     /// For benchmarks: reads are answered without the cache.
     #[doc(hidden)]
     pub reference: Option<Reference>,
@@ -84,12 +98,25 @@ impl Default for MountOptions {
             nodes_max: 1 << 20,
             places_max: (descriptors / 4).max(16) as usize,
             direct: true,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
             reference: None,
         }
     }
 }
 
 impl MountOptions {
+    /// The options where this many file systems share the descriptors.
+    pub(crate) fn divided(&self, count: usize) -> MountOptions {
+        let part = |most: usize| (most / count.max(1)).max(SHARE_MIN.min(most));
+        MountOptions { files_max: part(self.files_max), places_max: part(self.places_max), ..self.clone() }
+    }
+
+    /// Those of a file system below the source.
+    pub(crate) fn of_one_below(&self) -> MountOptions {
+        let threads = self.threads.min(THREADS_BELOW);
+        MountOptions { threads, transfer_bytes_max: TRANSFER_BELOW_BYTES_MAX, ..self.clone() }
+    }
+
     /// Whether other programs change nothing. The kernel may then also keep that names do not
     /// exist.
     pub(crate) fn is_exclusive(&self) -> bool {

@@ -39,11 +39,8 @@ use crate::reference::ReferenceReader;
 use crate::resident::Resident;
 use crate::wire::{InHeader, Opcode, Reader};
 
-/// The most bytes of one read or write.
-pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
-
-/// A request: its head, its arguments, and the bytes of a write.
-pub const REQUEST_BYTES_MAX: usize = TRANSFER_BYTES_MAX + 4096;
+/// What a request takes beside the bytes of a write: its head and its arguments.
+pub const REQUEST_HEAD_BYTES_MAX: usize = 4096;
 
 /// The size of the kernel's pages, or a part of it.
 const KERNEL_PAGE_BYTES: u64 = 4096;
@@ -122,10 +119,14 @@ impl Worker {
     /// A sentence: no memory, no descriptors.
     pub fn new(fs: Arc<Fs>, device: Device, cache: &Cache, stop: &OwnedFd) -> Result<Worker, String> {
         let queue = cache.queue().map_err(|error| error.to_string())?;
-        let received = cache.buffer(REQUEST_BYTES_MAX);
-        let received = received.ok_or(
-            "memory_max leaves no room for a thread's buffer of 1 MiB: raise it, or use fewer threads",
-        )?;
+        let transfer_bytes_max = fs.options.transfer_bytes_max;
+        let received = cache.buffer(transfer_bytes_max + REQUEST_HEAD_BYTES_MAX);
+        let received = received.ok_or_else(|| {
+            let kib = transfer_bytes_max >> 10;
+            format!(
+                "memory_max leaves no room for a thread's buffer of {kib} KiB: raise it, or use fewer threads"
+            )
+        })?;
         let events = events(&device, stop).map_err(|errno| format!("cannot wait for requests: {errno}"))?;
         let device = Arc::new(device);
         Ok(Worker {

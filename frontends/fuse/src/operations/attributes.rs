@@ -41,7 +41,8 @@ impl Fs {
     pub(super) fn statx(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let StatxIn { .. } = request.body.take()?;
         let node = self.nodes.get(request.head.nodeid)?;
-        let mut stat = lower::attributes_of_statx(&self.look(&node)?);
+        let looked = self.look(&node)?;
+        let mut stat = lower::attributes_of_statx(&looked, self.number(&looked));
         if let Some(file) = self.files.find_regular(&node) {
             stat.size = file.len_to_show(stat.size);
         }

@@ -76,7 +76,7 @@ impl Fs {
             put(
                 out,
                 &Dirent {
-                    ino: entry.ino(),
+                    ino: self.number_in(&directory.node, entry.ino()),
                     off: entry.next_entry_cookie(),
                     namelen: name.len() as u32,
                     kind: type_of(entry.file_type()),

@@ -1,6 +1,7 @@
 //! Real mounts: a directory behind the kernel's FUSE, used by ordinary calls.
 
 mod attributes;
+mod below;
 mod calls;
 mod contents;
 mod killed;

@@ -370,6 +370,22 @@ impl Check<'_> {
             let but = Some(mount.path.span().start);
             own(mount.source.get_ref(), but).into_iter().for_each(|why| self.report(&mount.source, why));
         }
+        // Nor is a mount in what another one shows.
+        for mount in config.mounts.iter().filter(|mount| mount.address().is_none()) {
+            let source = mounts::resolved(mount.source.get_ref());
+            let others = config.mounts.iter().zip(&at);
+            let shown = others.filter(|(_, (path, offset))| {
+                *offset != mount.path.span().start && path.starts_with(&source)
+            });
+            for (other, (path, _)) in shown {
+                let line = config.source.line_of(mount.source.span().start);
+                let (path, source) = (path.display(), source.display());
+                self.report(
+                    &other.path,
+                    format!("{path} is in {source}, which is mounted itself, on line {line}"),
+                );
+            }
+        }
         let mut sockets: Vec<(usize, &Path)> = Vec::new();
         for nbd in &config.listen.nbd.0 {
             if let SocketAddress::Unix(path) = &nbd.get_ref().0 {

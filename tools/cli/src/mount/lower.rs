@@ -45,7 +45,7 @@ impl Lower {
                 Some(choose(&Asked { path: file.path(), wanted: &wanted }))
             };
             let mount = Mount::start(cache.clone(), source, path, options, choose)?;
-            let own = vec![own::Entry::add(path)];
+            let own = std::iter::once(path).chain(mount.paths_below()).map(own::Entry::add).collect();
             return Ok(Lower::Directory { mount, _own: own });
         };
         let address = address?;

@@ -254,6 +254,9 @@ fn a_check_reports_what_is_wrong_with_mounts() {
         std::array::from_fn(|at| owned[at].as_str())
     }
     let control = format!("[listen]\ncontrol = \"unix:{}\"\n[[mount]]\n", path(&place.target.join("c.sock")));
+    let db = place.source.join("db");
+    let inside =
+        format!("[[mount]]\nsource = \"/usr\"\npath = \"{}\"\npartition = \"files\"\n[[mount]]\n", path(&db));
     // Without exports, nothing needs to listen.
     let good = place.sections(TENANTS);
     assert!(octavo_succeeds(&words(&check(&good))).contains("no problems"));
@@ -267,6 +270,8 @@ fn a_check_reports_what_is_wrong_with_mounts() {
         (path(&place.target), "relative", "mount.path: \"relative\" is not absolute"),
         (path(&place.target), path(&place.source.join("db")), "mount.path: cannot mount at"),
         ("[[mount]]\n", &control, "listen.control: "),
+        ("[[mount]]\n", &inside, "mount.path: "),
+        ("[[mount]]\n", &inside, "which is mounted itself, on line "),
         ("[[mount]]\n", &control, "which this server mounts itself, on line "),
         (
             "\"homes\"\ncache_mode = \"writeback\"\n",
