@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,8 +32,15 @@ const DESCRIPTORS_MAX: usize = 4096;
 pub(crate) type Numbers = (u64, u64);
 
 /// How long an opener waits for a lock that no living process seems to hold: the I/O of a dead one
-/// is ending.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// is ending. The kernel takes down the rings of a process after its end, in a work queue, which
+/// took more than five seconds on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// After this long, the log says that an opener waits.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Between two searches for the holder of a lock.
+const SEARCH_PAUSE: Duration = Duration::from_millis(500);
 
 /// Between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -75,11 +83,37 @@ impl Ownership {
         read_only: bool,
     ) -> Result<Ownership, OpenError> {
         let begun = Instant::now();
+        let mut is_told = false;
+        let mut searched: Option<Instant> = None;
         loop {
             if let Some(ownership) = Ownership::try_take(file, path, numbers, read_only)? {
                 return Ok(ownership);
             }
-            wait_for_holder(file, path, begun)?;
+            // Not at each attempt: a search visits all processes of a machine that may be busy.
+            if searched.is_none_or(|searched| searched.elapsed() >= SEARCH_PAUSE) {
+                if let Some(holder) = holder(file) {
+                    return Err(OpenError::Locked { path: path.to_owned(), holder });
+                }
+                searched = Some(Instant::now());
+            }
+            if begun.elapsed() >= PATIENCE {
+                let holder = format!(
+                    "another process, which is not visible from here, or one that has ended and whose I/O is \
+                     still in flight after {} s",
+                    PATIENCE.as_secs()
+                );
+                return Err(OpenError::Locked { path: path.to_owned(), holder });
+            }
+            if !is_told && begun.elapsed() >= QUIET {
+                is_told = true;
+                log::warn!(
+                    "{}: is locked, and no process is visible that has it open; waiting up to {} s for the I/O \
+                     of one that has ended",
+                    path.display(),
+                    PATIENCE.as_secs()
+                );
+            }
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -148,44 +182,54 @@ impl Ownership {
     }
 }
 
-/// Waits for a moment, if no living process is seen that holds the lock. The error names one.
-fn wait_for_holder(file: &File, path: &Path, begun: Instant) -> Result<(), OpenError> {
-    let holder = match sys::lock_holder_pid(file).or_else(|| search_holder(file)) {
-        Some(pid) => match fs::read_to_string(format!("/proc/{pid}/comm")) {
-            Ok(name) => format!("process {pid} ({})", name.trim_end()),
-            Err(_) => format!("process {pid}"),
-        },
-        None if begun.elapsed() < PATIENCE => {
-            std::thread::sleep(PAUSE);
-            return Ok(());
-        }
-        None => "another process, which is not visible from here, or one that has ended and whose I/O \
-                 is still in flight"
-            .to_owned(),
-    };
-    Err(OpenError::Locked { path: path.to_owned(), holder })
+/// Describes the living process that holds a lock on the file, if one is visible.
+fn holder(file: &File) -> Option<String> {
+    let pid = sys::lock_holder_pid(file).or_else(|| search_holder(file))?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+    Some(
+        name.map_or_else(|_| format!("process {pid}"), |name| format!("process {pid} ({})", name.trim_end())),
+    )
 }
 
 /// Searches the descriptors of all processes for one that has the file open and locked. The lock of
 /// an open file description does not name a process itself.
+///
+/// The search reads what the kernel says about each descriptor, and never follows it to its file: a
+/// file system that hangs, in whatever process, would hold up the start of a server.
 fn search_holder(file: &File) -> Option<u32> {
-    let wanted = file.metadata().ok()?;
+    let metadata = file.metadata().ok()?;
+    let link = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
     let processes = fs::read_dir("/proc").ok()?.flatten().take(PROCESSES_MAX);
     let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
     for pid in pids.filter(|pid| *pid != std::process::id()) {
         let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         for descriptor in descriptors.flatten().take(DESCRIPTORS_MAX) {
-            let Ok(found) = fs::metadata(descriptor.path()) else { continue };
-            if (found.dev(), found.ino()) != (wanted.dev(), wanted.ino()) {
-                continue;
-            }
+            // Sockets, pipes and the like have no path.
+            let found = fs::read_link(descriptor.path()).ok().filter(|found| found.is_absolute());
+            let Some(found) = found else { continue };
             let info = format!("/proc/{pid}/fdinfo/{}", descriptor.file_name().display());
-            if fs::read_to_string(info).is_ok_and(|info| info.contains("lock:")) {
+            let Ok(info) = fs::read_to_string(info) else { continue };
+            let is_ours = |device: (u32, u32)| {
+                let (major, minor) = device;
+                libc::makedev(major, minor) == metadata.dev() || Some(&found) == link.as_ref()
+            };
+            if locks(&info).any(|(device, inode)| inode == metadata.ino() && is_ours(device)) {
                 return Some(pid);
             }
         }
     }
     None
+}
+
+/// The device and the inode number of each lock in a text of `/proc/PID/fdinfo` (proc(5)). The
+/// device is that of the file system, which btrfs and overlayfs hide from `stat`.
+fn locks(info: &str) -> impl Iterator<Item = ((u32, u32), u64)> {
+    info.lines().filter_map(|line| {
+        let mut numbers = line.strip_prefix("lock:")?.split_ascii_whitespace().nth(5)?.split(':');
+        let mut device = || u32::from_str_radix(numbers.next()?, 16).ok();
+        let device = (device()?, device()?);
+        Some((device, numbers.next()?.parse().ok()?))
+    })
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -215,5 +259,43 @@ mod tests {
         assert!(lock_all().is_err(), "a write may be in flight");
         drop(direct);
         lock_all().unwrap();
+    }
+
+    /// A restart on a busy machine found the store locked by the process that had just been killed,
+    /// and ended after five seconds.
+    #[test]
+    fn an_opener_waits_for_a_lock_whose_holder_is_gone() {
+        const { assert!(PATIENCE.as_secs() >= 30) };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, [0; 4096]).unwrap();
+        let open = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let (left, file) = (open(), open());
+        // No process holds it as far as the opener knows: the table lacks it, and it skips itself.
+        sys::set_lock(&left, LockKind::Exclusive, LockedPart::Whole).unwrap();
+        assert_eq!(holder(&file), None);
+        let metadata = file.metadata().unwrap();
+        let numbers = (metadata.dev(), metadata.ino());
+        let (waits, waiting) = std::sync::mpsc::channel();
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let owned = Ownership::take(&file, &path, numbers, false);
+                waits.send(()).unwrap();
+                owned.unwrap().release([&file]);
+            });
+            assert!(waiting.recv_timeout(5 * PAUSE).is_err(), "the lock is held");
+            drop(left);
+            waiting.recv_timeout(PATIENCE).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_lock_is_found_in_what_the_kernel_says_about_a_descriptor() {
+        let text = "pos:\t0\nflags:\t0100002\nmnt_id:\t29\nino:\t77\n\
+                    lock:\t1: OFDLCK ADVISORY  WRITE -1 103:05:77 0 0\n\
+                    lock:\t2: POSIX  ADVISORY  READ 7 00:2f:123456789012 5 EOF\n";
+        let found: Vec<_> = locks(text).collect();
+        assert_eq!(found, [((0x103, 5), 77), ((0, 0x2f), 123_456_789_012)]);
+        assert_eq!(locks("lock:\nlock:\t1: OFDLCK ADVISORY\npos:\t0\n").count(), 0);
     }
 }
