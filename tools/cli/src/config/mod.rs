@@ -35,7 +35,7 @@ use mount::MountSection;
 use s3::S3Section;
 use source::Source;
 use tls::TlsSection;
-use values::{Attach, Bytes, ControlPath, Group, List, Number, Parsed, Sample, SocketMode};
+use values::{Attach, Bytes, ControlPath, DiskFormat, Group, List, Number, Parsed, Sample, SocketMode};
 
 /// How long the final drain may go without progress before `serve` gives up.
 pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -185,6 +185,9 @@ pub struct ExportSection {
     /// Whether writes are refused.
     #[serde(default)]
     pub read_only: bool,
+    /// What its bytes are; a raw disk that must not look like an image of another format if there
+    /// is nothing.
+    pub format: Option<Parsed<DiskFormat>>,
     /// A sentence for clients that list the exports.
     pub description: Option<Spanned<String>>,
     /// How clients reach it; only by NBD if there is nothing.
@@ -325,6 +328,7 @@ impl ExportSection {
             && text(&self.partition) == text(&other.partition)
             && text(&self.share) == text(&other.share)
             && self.read_only == other.read_only
+            && self.format.is_some() == other.format.is_some()
             && text(&self.description) == text(&other.description)
             && self.attached().eq(other.attached())
             && number(&self.queues) == number(&other.queues)

@@ -205,6 +205,13 @@ pub struct SocketMode(pub u32);
 #[derive(Clone, Copy, Debug)]
 pub struct Group(pub u32);
 
+/// What the bytes of an export are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskFormat {
+    /// A raw disk, whatever its first bytes look like.
+    Raw,
+}
+
 /// How clients reach an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attach {
@@ -226,6 +233,7 @@ words! {
     CacheMode, "cache_mode":
         [CacheMode::Writethrough, CacheMode::Writeback].map(|mode| (mode.name(), mode));
     Format, "format": [("plain", Format::Plain), ("json", Format::Json)];
+    DiskFormat, "format": [("raw", DiskFormat::Raw)];
     LevelFilter, "level": logger::LEVELS.map(|(name, level, _)| (name, level));
 }
 

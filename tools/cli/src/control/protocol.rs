@@ -66,6 +66,9 @@ pub struct Request {
     /// Whether an export may be made shorter.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shrink: bool,
+    /// Whether bytes may be lost, for `export-abandon`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
     /// The events after this number, for `events`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
@@ -106,6 +109,8 @@ pub enum Verb {
     ExportAdd,
     /// Drain and remove an export.
     ExportRemove,
+    /// Give up the dirty bytes of an export, and remove it.
+    ExportAbandon,
     /// Change the length of an export.
     ExportResize,
     /// Add a partition.
@@ -154,11 +159,12 @@ impl Verb {
 
     /// Whether the request concerns the lists of exports, partitions and mounts.
     pub fn concerns_what_is_served(self) -> bool {
-        use Verb::{ExportAdd, ExportRemove, ExportResize, Files, FilesEvict};
+        use Verb::{ExportAbandon, ExportAdd, ExportRemove, ExportResize, Files, FilesEvict};
         use Verb::{PartitionAdd, PartitionRemove, Reload};
         matches!(
             self,
-            ExportAdd
+            ExportAbandon
+                | ExportAdd
                 | ExportRemove
                 | ExportResize
                 | Files

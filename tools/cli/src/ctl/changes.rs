@@ -36,6 +36,9 @@ Examples:
         /// Refuse writes
         #[arg(long)]
         read_only: bool,
+        /// raw: it is a raw disk, though its first bytes are those of another format
+        #[arg(long, value_name = "FORMAT")]
+        format: Option<String>,
         /// A sentence for clients that list the exports
         #[arg(long, value_name = "TEXT")]
         description: Option<String>,
@@ -73,6 +76,25 @@ served again, and nothing is lost.")]
         /// at the latest [default: refuse, and name them]
         #[arg(long, visible_alias = "force")]
         disconnect: bool,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Give up an export whose store refuses or does not answer: lose its unwritten bytes
+    #[command(after_help = "\
+Such an export cannot be removed, and no other server can take over from this one. Without --yes,
+says how many bytes would be lost, and changes nothing. With --yes, disconnects the clients of the
+export, drops its dirty pages, and removes it; a reload or the next server opens it anew if the
+configuration has it.
+
+Examples:
+  octavo ctl export abandon vm2         what would be lost
+  octavo ctl export abandon vm2 --yes")]
+    Abandon {
+        /// The export
+        name: String,
+        /// Lose the bytes
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         json: Json,
     },
@@ -156,7 +178,7 @@ impl Export {
     /// Asks for the change, and prints the answer.
     pub fn ask(&self, socket: &Path) -> Result<(), Error> {
         match self {
-            Export::Add { name, path, partition, share, read_only, description, json } => {
+            Export::Add { name, path, partition, share, read_only, format, description, json } => {
                 let failed = |error| Error::failed(format!("{}: {error}", path.display()));
                 let path = match Remotes::address(path) {
                     Some(_) => path.clone(),
@@ -169,6 +191,7 @@ impl Export {
                 values.extend(partition.clone().map(|name| ("partition", name)));
                 values.extend(share.clone().map(|name| ("share", name)));
                 values.extend(read_only.then(|| ("read_only", "true".to_owned())));
+                values.extend(format.clone().map(|format| ("format", format)));
                 values.extend(description.clone().map(|text| ("description", text)));
                 let values = values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
                 let request = Request { object: Some(name.clone()), values, ..Request::new(Verb::ExportAdd) };
@@ -200,6 +223,17 @@ impl Export {
                     ..Request::new(Verb::ExportRemove)
                 };
                 tell_with_progress(json, socket, &request, |_| format!("export \"{name}\" is removed\n"))
+            }
+            Export::Abandon { name, yes, json } => {
+                let request = Request {
+                    object: Some(name.clone()),
+                    confirmed: *yes,
+                    ..Request::new(Verb::ExportAbandon)
+                };
+                tell(json, socket, &request, |answer| {
+                    let bytes = number(answer, "lost_bytes");
+                    format!("export \"{name}\" is given up: {bytes} bytes lost ({})\n", human_bytes(bytes))
+                })
             }
         }
     }

@@ -4,6 +4,7 @@
 use octavo::numa::TopologySource;
 use octavo::{Cache, CacheConfig, Limits, Object, Partition, PartitionConfig, UNLIMITED, disk};
 
+use super::format;
 use crate::config::{Config, ExportSection, GroupSection, PartitionSection, bytes, check};
 use crate::error::Error;
 use crate::limits::READ_AHEAD_DEFAULT_BYTES;
@@ -17,6 +18,8 @@ pub struct Opener<'a> {
     pub remotes: &'a Remotes,
     /// Whether files and devices are claimed. False: only a check.
     pub claims: bool,
+    /// Whether a server has served the same files as raw disks before.
+    pub was_served: bool,
 }
 
 /// Creates the cache of a configuration, without partitions.
@@ -121,6 +124,7 @@ pub fn object(
 
 /// Opens the store of an export. The error is a sentence.
 pub fn store(section: &ExportSection, opener: Opener<'_>) -> Result<disk::Store, String> {
+    let is_checked = section.format.is_none() && !opener.was_served;
     if let Some(address) = section.address() {
         return match section.read_only {
             true => opener.remotes.open(&address?),
@@ -131,10 +135,14 @@ pub fn store(section: &ExportSection, opener: Opener<'_>) -> Result<disk::Store,
     own::check(path).map_err(|why| format!("{} {why}", path.display()))?;
     let open = if opener.claims { disk::Store::open } else { disk::Store::rehearse };
     let options = disk::OpenOptions { read_only: section.read_only, ..disk::OpenOptions::default() };
-    open(path, &options).map_err(|error| match error {
+    let store = open(path, &options).map_err(|error| match error {
         disk::OpenError::Permission { .. } | disk::OpenError::ReadOnlyDevice { .. } if !section.read_only => {
             format!("{error}; to serve it for reading only: read_only = true")
         }
         _ => error.to_string(),
-    })
+    })?;
+    if is_checked {
+        format::check_file(path, store.len_bytes())?;
+    }
+    Ok(store)
 }

@@ -39,6 +39,7 @@ use crate::logger::{Settings, Wishes};
 use crate::remotes::Remotes;
 use crate::suggest;
 use crate::supervisor::Supervisor;
+use crate::units::human_bytes;
 
 /// How long clients may take to finish their requests when they are disconnected.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -173,9 +174,32 @@ impl Catalog {
         lock(&self.state)
     }
 
+    /// The lists for a server that ends. `None`: a change holds them that waits for a store.
+    fn lists_at_end(&self) -> Option<MutexGuard<'_, State>> {
+        let begun = Instant::now();
+        loop {
+            match self.state.try_lock() {
+                Ok(state) => return Some(state),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_PATIENCE => std::thread::sleep(LOOK),
+                Err(TryLockError::WouldBlock) => {
+                    log::warn!(
+                        "a change has not ended; what `octavo ctl` has added is not left to the next server"
+                    );
+                    return None;
+                }
+            }
+        }
+    }
+
     /// Adds the export that `request` describes. Returns the name of its partition, and its length.
     /// The error is a sentence.
-    pub fn add_export(&self, section: ExportSection, request: &Request) -> Result<(String, u64), String> {
+    pub fn add_export(
+        &self,
+        section: ExportSection,
+        request: &Request,
+        was_served: bool,
+    ) -> Result<(String, u64), String> {
         let mut state = self.state()?;
         let (name, path) = (section.name.get_ref(), section.path.get_ref());
         for text in [Some(&section.name), section.description.as_ref()].into_iter().flatten() {
@@ -200,7 +224,8 @@ impl Catalog {
             return Err(why);
         }
         let partition = state.partition_of(&section)?.clone();
-        let object = self.open(&section, &partition, Opener { remotes: &self.remotes, claims: true })?;
+        let opener = Opener { remotes: &self.remotes, claims: true, was_served };
+        let object = self.open(&section, &partition, opener)?;
         let len_bytes = object.len_bytes();
         self.offer(&section, object)?;
         let name = partition.name().to_owned();
@@ -302,6 +327,39 @@ impl Catalog {
         state.exports.retain(|export| export.section.name.get_ref() != name);
         log::info!(event = "changed", export = name; "export \"{name}\" is removed");
         Ok(())
+    }
+
+    /// Gives up the dirty bytes of an export, and removes it. Returns how many were lost. Unless it
+    /// is `confirmed`, the error says how many would be.
+    ///
+    /// 1. The object is abandoned: each request of a client fails from here on, so no byte is
+    ///    acknowledged that is lost. This waits for I/O in flight.
+    /// 2. Clients are disconnected, and the export and its store are let go.
+    pub fn abandon_export(&self, name: &str, confirmed: bool) -> Result<u64, String> {
+        let known = self.state()?;
+        let export = suggest::named("export", name, &known.exports, |export| export.section.name.get_ref())?;
+        let partition = known.partition(&export.partition)?.clone();
+        drop(known);
+        let mut objects = partition.objects().into_iter();
+        let Some(object) = objects.find(|object| object.name() == name && !self.images.has(object)) else {
+            return Err(format!("\"{name}\" has no unwritten bytes of its own; remove it instead"));
+        };
+        let stat = object.stat();
+        let dirty = format!("{} bytes ({})", stat.dirty_bytes, human_bytes(stat.dirty_bytes));
+        let why = stat.writeback_error.as_deref().map(|error| drain::without_name(name, error));
+        let why = why.map_or(String::new(), |why| format!(" (the last write-back failed: {why})"));
+        if !confirmed {
+            return Err(format!("\"{name}\" would lose {dirty}{why}; to give them up, add --yes"));
+        }
+        let lost_bytes = object.abandon();
+        let lost = format!("{lost_bytes} bytes lost ({})", human_bytes(lost_bytes));
+        log::warn!(event = "given-up", export = name; "export \"{name}\" is given up: {lost}{why}");
+        let retired = self.retire(name, true).map_err(|why| format!("\"{name}\": {lost}; {why}"))?;
+        drop(object);
+        let mut state = self.lists();
+        self.let_go(retired);
+        state.exports.retain(|export| export.section.name.get_ref() != name);
+        Ok(lost_bytes)
     }
 
     /// Step 1. The error says what to do about clients.
@@ -432,7 +490,7 @@ impl Catalog {
     /// The requests of `octavo ctl` that added partitions and exports which the configuration's
     /// file lacks, in an order in which they can be repeated.
     pub fn asked(&self) -> Vec<Request> {
-        let state = self.lists();
+        let Some(state) = self.lists_at_end() else { return Vec::new() };
         let partitions = state.partitions.iter().filter_map(|owned| owned.asked.clone());
         partitions.chain(state.exports.iter().filter_map(|export| export.asked.clone())).collect()
     }
@@ -447,9 +505,15 @@ impl Catalog {
         }
     }
 
+    /// The path of the control socket.
+    pub fn control_path(&self) -> Option<PathBuf> {
+        let state = self.lists_at_end()?;
+        Some(state.config.as_ref()?.listen.control.as_ref()?.get_ref().0.0.clone())
+    }
+
     /// The name and the text of the configuration in force.
     pub fn config_in_force(&self) -> Option<(String, String)> {
-        let state = self.lists();
+        let state = self.lists_at_end()?;
         state.config.as_ref().map(|config| (config.source.name.clone(), config.source.text.clone()))
     }
 

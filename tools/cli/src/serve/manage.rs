@@ -23,29 +23,18 @@ pub fn answer(
         dirty_bytes => progress(dirty_bytes),
     };
     match verb {
-        Verb::ExportAdd => {
-            let name = named(&request.object, "export")?;
-            let section: ExportSection = section("export", name, request)?;
-            let mut answer = json!({
-                "name": name,
-                "path": section.path.get_ref(),
-                "read_only": section.read_only,
-            });
-            if let Some(share) = &section.share {
-                answer["share"] = share.get_ref().as_str().into();
-            }
-            let (partition, len_bytes) = catalog.add_export(section, request)?;
-            log::info!(event = "changed", export = name; "export \"{name}\" is added");
-            answer["partition"] = partition.into();
-            answer["len_bytes"] = len_bytes.into();
-            Ok(answer)
-        }
+        Verb::ExportAdd => add_export(catalog, request, false),
         Verb::ExportRemove => {
             let name = named(&request.object, "export")?;
             match catalog.remove_export(name, request.disconnect, progress) {
                 Ok(()) => Ok(json!({"name": name})),
                 Err(Refused { message, refusals }) => Err(Fault { message, objects: refusals }),
             }
+        }
+        Verb::ExportAbandon => {
+            let name = named(&request.object, "export")?;
+            let lost_bytes = catalog.abandon_export(name, request.confirmed)?;
+            Ok(json!({"name": name, "lost_bytes": lost_bytes}))
         }
         Verb::ExportResize => {
             let name = named(&request.object, "export")?;
@@ -72,6 +61,25 @@ pub fn answer(
         Verb::FilesEvict => Ok(files::evict(&catalog.mounts, named(&request.object, "file")?)?),
         _ => Err(Fault::from("this verb changes nothing that is served".to_owned())),
     }
+}
+
+/// Adds the export of a request. `was_served`: a server has served its file as a raw disk before.
+pub fn add_export(catalog: &Catalog, request: &Request, was_served: bool) -> Result<Value, Fault> {
+    let name = named(&request.object, "export")?;
+    let section: ExportSection = section("export", name, request)?;
+    let mut answer = json!({
+        "name": name,
+        "path": section.path.get_ref(),
+        "read_only": section.read_only,
+    });
+    if let Some(share) = &section.share {
+        answer["share"] = share.get_ref().as_str().into();
+    }
+    let (partition, len_bytes) = catalog.add_export(section, request, was_served)?;
+    log::info!(event = "changed", export = name; "export \"{name}\" is added");
+    answer["partition"] = partition.into();
+    answer["len_bytes"] = len_bytes.into();
+    Ok(answer)
 }
 
 /// Reloads the configuration, and logs what was changed or why it was refused.

@@ -23,6 +23,7 @@ mod build;
 mod catalog;
 mod demo;
 mod files;
+mod format;
 mod hand_over;
 mod inheritance;
 mod manage;

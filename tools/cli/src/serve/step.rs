@@ -25,6 +25,8 @@ use crate::units::human_bytes;
 pub enum Purpose {
     /// The server starts.
     Start,
+    /// The server starts with what another one has served.
+    Succeed,
     /// Only to find what is wrong with it: stores are not claimed, and nothing is recorded.
     Check,
     /// The file was read again. Whether clients of removed exports may be disconnected.
@@ -34,7 +36,7 @@ pub enum Purpose {
 impl Purpose {
     /// How stores are opened.
     pub fn opener(self, remotes: &Remotes) -> Opener<'_> {
-        Opener { remotes, claims: self != Purpose::Check }
+        Opener { remotes, claims: self != Purpose::Check, was_served: self == Purpose::Succeed }
     }
 }
 
@@ -366,7 +368,7 @@ impl<'a> Step<'a> {
     /// Step 2: opens the stores of new exports without claiming them.
     pub fn rehearse(&mut self, plan: &Plan<'a>) {
         for section in &plan.exports_added {
-            let opener = Opener { remotes: &self.catalog.remotes, claims: false };
+            let opener = Opener { remotes: &self.catalog.remotes, claims: false, was_served: false };
             if let Err(why) = build::store(section, opener) {
                 self.report(&section.path, why);
             }

@@ -91,7 +91,10 @@ pub fn expect(catalog: &Catalog, inheritance: &mut Inheritance) -> Option<WarmPa
 pub fn add(catalog: &Catalog, asked: &[Request], predecessor: &Predecessor) -> Result<(), Error> {
     for request in asked.iter().filter(|request| !catalog.has(request)) {
         let added = Verb::of(&request.verb).map_err(Fault::from);
-        let added = added.and_then(|verb| manage::answer(catalog, verb, request, &mut |_| {}));
+        let added = added.and_then(|verb| match verb {
+            Verb::ExportAdd => manage::add_export(catalog, request, true),
+            verb => manage::answer(catalog, verb, request, &mut |_| {}),
+        });
         let Err(fault) = added else { continue };
         let name = request.object.as_ref().or(request.partition.as_ref());
         let name = name.map_or("", String::as_str);

@@ -13,7 +13,7 @@ use crate::clients;
 use crate::control_client::ControlClient;
 use crate::nbd_client::Client;
 use crate::random::{self, Random};
-use crate::server::{Directory, Server, Setup, served, wait_until};
+use crate::server::{Directory, Server, Setup, octavo_fails, served, wait_until};
 
 /// The length of disks that come and go.
 const GUEST_BYTES: u64 = 1 << 20;
@@ -459,4 +459,37 @@ fn after_kill_9_everything_that_was_flushed_to_an_added_export_is_in_its_file() 
         }
     }
     assert!(flushed > 0);
+}
+
+/// Clients saw the tables of the image as their disk, and destroyed it when they wrote.
+#[test]
+fn an_image_of_another_format_is_not_served_as_a_raw_disk_unless_that_is_asked_for() {
+    let (directory, server) = served(&Setup::default());
+    let image = directory.disk("image", GUEST_BYTES);
+    File::options().write(true).open(&image).unwrap().write_all_at(b"QFI\xfb\0\0\0\x03", 0).unwrap();
+    let said = refused(&server, "image", &image, "p");
+    assert!(said.contains("is a qcow2 image") && said.contains("qemu-img convert -f qcow2"), "{said}");
+    let empty = directory.disk("empty", 0);
+    assert!(refused(&server, "empty", &empty, "p").contains("is empty"));
+    // The file was let go, and is as it was.
+    let insisting = ["export", "add", "image", "--path", image.to_str().unwrap(), "--partition", "p"];
+    server.ctl_succeed(&[&insisting[..], &["--format", "raw"]].concat());
+    assert_eq!(Client::connect(&server.nbd, "image").unwrap().read(0, 4), *b"QFI\xfb");
+    let said = server.ctl_fail(1, &[&insisting[..6], &["p", "--format", "qcow2"]].concat());
+    assert!(said.contains("raw"), "{said}");
+
+    // The same in the file: for a check, a reload and a start.
+    let config = directory.join("octavo.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let other = directory.disk("other", GUEST_BYTES);
+    File::options().write(true).open(&other).unwrap().write_all_at(b"vhdxfile", 0).unwrap();
+    let section =
+        format!("[[export]]\nname = \"other\"\npath = \"{}\"\npartition = \"p\"\n", other.display());
+    std::fs::write(&config, text.clone() + &section).unwrap();
+    assert!(server.ctl_fail(1, &["reload"]).contains("is a VHDX image"));
+    let complaint = octavo_fails(&["serve", "--check", "--config", config.to_str().unwrap()], 2);
+    assert!(complaint.contains("is a VHDX image"), "{complaint}");
+    std::fs::write(&config, text + &section + "format = \"raw\"\n").unwrap();
+    server.ctl_succeed(&["reload"]);
+    assert!(Client::connect(&server.nbd, "other").is_ok());
 }
