@@ -20,6 +20,9 @@ pub const DESCRIPTORS: &str = "OCTAVO_DESCRIPTORS";
 /// Names the variable with the number of the socket of a server that wants them.
 pub const SUCCESSOR: &str = "OCTAVO_SUCCESSOR";
 
+/// Names the variable with the path of the control socket of a server that has handed over.
+pub const GUARDED_CONTROL: &str = "OCTAVO_GUARDED_CONTROL";
+
 /// Begins the names under which the service manager stores descriptors.
 pub const STORED: &str = "octavo-";
 
@@ -42,6 +45,8 @@ pub struct Environment {
     descriptors: Vec<RawFd>,
     /// The number of the socket of a server that wants them.
     successor: Option<RawFd>,
+    /// The control socket of the server that this process was, and that has handed over.
+    guarded_control: Option<PathBuf>,
     /// The most descriptors that the service manager keeps while this service restarts.
     stored_max: usize,
 }
@@ -66,6 +71,7 @@ impl Environment {
             arguments: std::env::args_os().skip(1).collect(),
             descriptors: left.unwrap_or_else(stored_descriptors),
             successor: number(SUCCESSOR).and_then(|number| RawFd::try_from(number).ok()),
+            guarded_control: path(GUARDED_CONTROL),
             stored_max: number("FDSTORE").unwrap_or(0) as usize,
             home: path("HOME"),
             xdg_cache_home: path("XDG_CACHE_HOME"),
@@ -90,6 +96,11 @@ impl Environment {
     /// Takes the socket of a server that wants these descriptors. Call it once.
     pub fn take_successor(&self) -> Option<UnixStream> {
         Some(descriptors::take(self.successor?)?.into())
+    }
+
+    /// The control socket of the server that this process was, and that has handed over.
+    pub fn guarded_control(&self) -> Option<&Path> {
+        self.guarded_control.as_deref()
     }
 
     /// The most descriptors that the service manager keeps while this service restarts; 0 if it
@@ -211,6 +222,7 @@ mod tests {
             arguments: Vec::new(),
             descriptors: Vec::new(),
             successor: None,
+            guarded_control: None,
             stored_max: 0,
         }
     }

@@ -4,11 +4,17 @@
 //! characters are escaped: a name that comes from a client or a file cannot forge a line or move a
 //! terminal's cursor. The journal reads the level from a prefix such as `<4>` (sd-daemon(3)) and
 //! has time stamps of its own.
+//!
+//! A command writes its lines itself. A server queues them (`queue.rs`), because it must not stop
+//! when its log is not read.
 
+mod queue;
+
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::{OnceLock, PoisonError, RwLock};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
 use log::kv::{self, Key, VisitSource};
@@ -18,6 +24,7 @@ use time::OffsetDateTime;
 
 use crate::error::Error;
 use crate::suggest::{Word, one_of};
+use queue::Queue;
 
 /// How a record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -71,6 +78,15 @@ struct Logger(RwLock<Settings>);
 type Listener = Box<dyn Fn(&Record<'_>) + Send + Sync>;
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();
+
+/// The lines of a server.
+static QUEUE: OnceLock<&'static Queue> = OnceLock::new();
+
+/// How long after its last dropped line a log counts as incomplete.
+const RECENT: Duration = Duration::from_secs(60);
+
+/// How long a line may wait for its reader before the log counts as stuck.
+const STUCK: Duration = Duration::from_secs(5);
 
 /// The least level that the listener gets.
 const LISTENED: LevelFilter = LevelFilter::Info;
@@ -180,12 +196,70 @@ fn set_max_level() {
     log::set_max_level(LOGGER.settings().level.max(listened));
 }
 
-/// Logs a panic as a record if the log is JSON.
+/// Queues all lines from now on, as a server must: a thread writes them. Call it once.
+pub fn queue() -> Result<(), Error> {
+    let queue: &'static Queue = Box::leak(Box::new(Queue::new(queue::BYTES_MAX)));
+    let write = || queue.run(rustix::stdio::stderr(), missing);
+    let started = std::thread::Builder::new().name("log".into()).spawn(write);
+    started.map_err(|error| Error::failed(format!("cannot start a thread: {error}")))?;
+    // Only now: without the thread, nobody would write the lines.
+    let _ = QUEUE.set(queue);
+    Ok(())
+}
+
+/// Waits for a short time until the queued lines are written, at the end of the process.
+pub fn flush() {
+    if let Some(queue) = QUEUE.get() {
+        queue.flush();
+    }
+}
+
+/// How many lines were dropped since the start.
+pub fn dropped_count() -> u64 {
+    QUEUE.get().map_or(0, |queue| queue.loss().dropped_count)
+}
+
+/// Says that the log is incomplete or that nobody reads it; `None` if neither is so.
+pub fn trouble(now: Instant) -> Option<String> {
+    let loss = QUEUE.get()?.loss();
+    let age = |then: Option<Instant>| then.map(|then| now.saturating_duration_since(then));
+    let stuck = age(loss.writing_since).filter(|age| *age >= STUCK);
+    let recent = age(loss.dropped_at).filter(|age| *age <= RECENT);
+    let dropped = format!("{} lines were dropped since the start", loss.dropped_count);
+    match (stuck, recent) {
+        (Some(age), _) => Some(format!("log: nobody has read it for {} s; {dropped}", age.as_secs())),
+        (None, Some(age)) => Some(format!("log: {dropped}, the last one {} s ago", age.as_secs())),
+        (None, None) => None,
+    }
+}
+
+/// The line in place of lines that were dropped.
+fn missing(count: u64) -> String {
+    let args = format_args!("{count} log lines are missing here: standard error was not read or was full");
+    // A macro of `log` would queue the line behind others.
+    let record = Record::builder().level(Level::Warn).target(module_path!()).args(args).build();
+    LOGGER.settings().line(SystemTime::now(), &record, "octavo: warning: ")
+}
+
+/// Logs panics, as records if the log is JSON.
 pub fn take_panics() {
     let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| match LOGGER.settings().format {
-        Format::Plain => usual(panic),
-        Format::Json => log::error!("{panic}"),
+    std::panic::set_hook(Box::new(move |panic| {
+        match (LOGGER.settings().format, QUEUE.get()) {
+            (Format::Json, _) => log::error!("{panic}"),
+            (Format::Plain, None) => usual(panic),
+            (Format::Plain, Some(queue)) => {
+                let thread = std::thread::current();
+                let mut text = format!("\nthread '{}' {panic}\n", thread.name().unwrap_or("<unnamed>"));
+                let backtrace = Backtrace::capture();
+                if backtrace.status() == BacktraceStatus::Captured {
+                    text += &format!("stack backtrace:\n{backtrace}");
+                }
+                queue.push(text);
+            }
+        }
+        // The process may end now.
+        flush();
     }));
 }
 
@@ -199,7 +273,7 @@ pub fn failure(error: &Error) {
     for line in error.lines() {
         let args = format_args!("{line}");
         let record = Record::builder().level(Level::Error).target(module_path!()).args(args).build();
-        LOGGER.write(&settings.line(SystemTime::now(), &record, ""));
+        LOGGER.write(settings.line(SystemTime::now(), &record, ""));
     }
 }
 
@@ -208,9 +282,12 @@ impl Logger {
         *self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes whole lines. A failure is ignored: there is nowhere to report it.
-    fn write(&self, lines: &str) {
-        let _ = std::io::stderr().lock().write_all(lines.as_bytes());
+    /// Writes a line, or queues it. A failure is ignored: there is nowhere to report it.
+    fn write(&self, line: String) {
+        match QUEUE.get() {
+            Some(queue) => queue.push(line),
+            None => _ = std::io::stderr().lock().write_all(line.as_bytes()),
+        }
     }
 }
 
@@ -240,10 +317,12 @@ impl Log for Logger {
             Level::Debug => "octavo: debug: ",
             Level::Trace => "octavo: trace: ",
         };
-        self.write(&settings.line(SystemTime::now(), record, label));
+        self.write(settings.line(SystemTime::now(), record, label));
     }
 
-    fn flush(&self) {}
+    fn flush(&self) {
+        flush();
+    }
 }
 
 /// RFC 3339, UTC, with milliseconds.

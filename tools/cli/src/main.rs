@@ -12,8 +12,8 @@
 //!
 //! The files beside this one are leaves, which every folder may import. Imports never point up.
 //!
-//! Nothing below this file reads the environment or ends the process (except for the second signal,
-//! see `serve/stop.rs`). Errors reach `main` as an [`error::Error`], which decides the exit status.
+//! Nothing below this file reads the environment or ends the process (except for signals, see
+//! `control/stop.rs`). Errors reach `main` as an [`error::Error`], which decides the exit status.
 
 #![deny(unsafe_code)]
 
@@ -42,6 +42,9 @@ mod process;
 mod progress;
 mod remotes;
 mod serve;
+// `signals` calls C functions that change the mask of a thread and wait for a signal.
+#[allow(unsafe_code)]
+mod signals;
 mod suggest;
 mod supervisor;
 mod units;
@@ -159,13 +162,17 @@ fn main_of_helper(environment: &Environment) -> ExitCode {
 }
 
 fn ended(result: Result<(), error::Error>, status: fn(&error::Error) -> u8) -> ExitCode {
-    match result {
+    let code = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             logger::failure(&error);
+            // A start that fails must not leave a mount that nobody serves.
+            own::detach_all();
             ExitCode::from(status(&error))
         }
-    }
+    };
+    logger::flush();
+    code
 }
 
 #[cfg(test)]

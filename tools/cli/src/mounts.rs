@@ -21,10 +21,17 @@ pub fn uppermost(path: &Path) -> Option<(String, String)> {
 
 /// Whether a FUSE file system with this device is mounted.
 pub fn is_fuse(device: u64) -> bool {
+    !fuse_at(device).is_empty()
+}
+
+/// Where a FUSE file system with this device is mounted, the oldest mount first. Asks no file
+/// system.
+pub fn fuse_at(device: u64) -> Vec<PathBuf> {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let has_number = |line: &&str| line.split(' ').nth(2) == Some(&number);
-    mounts.lines().filter(has_number).filter_map(parse).any(|(_, kind, _)| kind.starts_with("fuse"))
+    let found = mounts.lines().filter(has_number).filter_map(parse);
+    found.filter(|(_, kind, _)| kind.starts_with("fuse")).map(|(at, ..)| at.into()).collect()
 }
 
 /// A path without links and dots. Its last component may be a dead mount, which cannot be examined;

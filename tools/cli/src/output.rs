@@ -5,9 +5,14 @@
 //! ignores.
 
 use std::io::{ErrorKind, Write};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use crate::closed;
 use crate::error::Error;
+
+/// How long a server waits until what it says at its start has been written.
+const NOTICE_MAX: Duration = Duration::from_secs(1);
 
 /// Writes text to standard output.
 ///
@@ -28,9 +33,20 @@ pub fn text(text: &str) -> Result<(), Error> {
 }
 
 /// Writes what a server says at its start. A server may outlive its terminal, so a standard output
-/// that is closed, or that nobody reads any more, is no error.
+/// that is closed, or that nobody reads any more, is no error. A full pipe must not keep the server
+/// from serving: after a moment, a thread is left to wait for its reader.
 pub fn notice(notice: &str) -> Result<(), Error> {
-    match text(notice) {
+    let (told, tells) = sync_channel(1);
+    let owned = notice.to_owned();
+    let write = move || _ = told.send(text(&owned));
+    let written = match std::thread::Builder::new().name("notice".into()).spawn(write) {
+        Ok(_) => tells.recv_timeout(NOTICE_MAX).unwrap_or_else(|_| {
+            log::warn!("standard output is not read; the server does not wait for its reader");
+            Ok(())
+        }),
+        Err(_) => text(notice),
+    };
+    match written {
         Err(Error::ReaderGone) => Ok(()),
         Err(_) if closed::standard_output() => Ok(()),
         other => other,

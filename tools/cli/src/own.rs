@@ -55,6 +55,15 @@ impl Drop for Entry {
     }
 }
 
+/// Detaches the mounts of this process, which is about to end and would leave them dead. The last
+/// ones first: they may lie below others.
+pub fn detach_all() {
+    let served = std::mem::take(&mut *lock(&SERVED));
+    for path in served.iter().rev().flat_map(|device| mounts::fuse_at(*device).into_iter().rev()) {
+        mounts::detach(&path);
+    }
+}
+
 /// Refuses a path that leads to a mount of this process. What does not exist yet is judged by the
 /// nearest directory above it. The error is the rest of a sentence that begins with the path.
 pub fn check(path: &Path) -> Result<(), String> {

@@ -52,6 +52,26 @@ pub fn raise_fds_max() {
     }
 }
 
+/// Processor time of another process; `None` if it is not visible.
+pub fn cpu_of(pid: i32) -> Option<Duration> {
+    let stat = stat_of(pid)?;
+    // After the program's name, see `started_s`: fields 14 and 15.
+    let ticks = |field: usize| stat.split_ascii_whitespace().nth(field - 3)?.parse::<u64>().ok();
+    let ticks = ticks(14)? + ticks(15)?;
+    Some(Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64))
+}
+
+/// Whether another process is stopped, by a signal or a debugger.
+pub fn is_stopped(pid: i32) -> bool {
+    stat_of(pid).is_some_and(|stat| stat.trim_start().starts_with(['T', 't']))
+}
+
+/// The fields of a process behind its name.
+fn stat_of(pid: i32) -> Option<String> {
+    let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(')')?.1.to_owned())
+}
+
 /// Resident memory, as in [`Process::resident_bytes`].
 pub fn resident_bytes() -> Option<u64> {
     memory().map(|(_, resident_bytes)| resident_bytes)

@@ -17,6 +17,17 @@ use std::time::Duration;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::time::{ClockId, clock_gettime};
 
+/// How long a message may wait for a manager that reads none. It is then lost.
+const SEND_MAX: Duration = Duration::from_secs(2);
+
+/// A socket for messages, which does not wait for ever: a manager that hangs must not stop the
+/// server.
+fn socket() -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_write_timeout(Some(SEND_MAX))?;
+    Ok(socket)
+}
+
 /// The service manager, if there is one.
 #[derive(Default)]
 pub struct Supervisor {
@@ -34,7 +45,7 @@ impl Supervisor {
                 [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
                 _ => SocketAddr::from_pathname(name),
             };
-            Some((UnixDatagram::unbound().ok()?, address.ok()?))
+            Some((socket().ok()?, address.ok()?))
         });
         Supervisor { socket, watchdog, is_stopping: AtomicBool::new(false) }
     }
@@ -91,7 +102,7 @@ impl Supervisor {
     /// Has the manager keep a descriptor, under this name, until the service is started again.
     pub fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         let Some((_, address)) = &self.socket else { return Err(ErrorKind::NotConnected.into()) };
-        let socket = UnixDatagram::unbound()?;
+        let socket = socket()?;
         socket.connect_addr(address)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -113,5 +124,24 @@ impl Supervisor {
         {
             log::debug!("cannot send {message:?} to the service manager: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_that_reads_no_messages_does_not_stop_the_server() {
+        let path = std::env::temp_dir().join(format!("octavo-notify-{}", std::process::id()));
+        let _unread = UnixDatagram::bind(&path).unwrap();
+        let supervisor = Supervisor::new(Some(path.as_os_str()), None);
+        let (_, address) = supervisor.socket.as_ref().unwrap();
+        let full = UnixDatagram::unbound().unwrap();
+        full.set_nonblocking(true).unwrap();
+        while full.send_to_addr(b"STATUS=", address).is_ok() {}
+        // Would wait for ever.
+        supervisor.status("serving");
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -86,7 +86,8 @@ fn start<T>(value: &Option<Spanned<T>>) -> Option<usize> {
     value.as_ref().map(|value| value.span().start)
 }
 
-const WHY: &str = "cannot change while the server runs; start the server again";
+const WHY: &str = "cannot change while the server runs; start the server again (`octavo serve --take-over` keeps clients \
+                   and pages)";
 
 /// Reports each key of the server whose value differs from the one in force.
 pub fn of_the_server(old: &Config, new: &Config, problems: &mut Vec<Problem>) {

@@ -33,6 +33,9 @@ const RETRY: Duration = Duration::from_millis(250);
 /// How long a sync that was given up may take to return with its error.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
+/// How long the end of the process waits for stores to be released.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+
 /// An object that could not be drained, or synced.
 #[derive(Serialize, Deserialize)]
 pub struct Refusal {
@@ -174,6 +177,24 @@ pub fn sync(cache: &Cache) -> Vec<Refusal> {
     refusals.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Closes all objects, which have no dirty bytes, and so releases the locks on their stores. When
+/// the process ends without that, the kernel keeps a lock until it has taken down the process's
+/// rings, and the next server has to wait.
+pub fn close(cache: &Cache) {
+    let objects = objects(cache);
+    let (done, is_done) = channel();
+    std::thread::spawn(move || {
+        for object in objects {
+            if let Err(error) = object.close() {
+                log::debug!("{}: {error}", object.name());
+            }
+        }
+        let _ = done.send(());
+    });
+    // A store that hangs now keeps its lock.
+    let _ = is_done.recv_timeout(CLOSE_MAX);
+}
+
 fn refusal(object: Object, reason: String) -> Refusal {
     let stat = object.stat();
     let mut reason = without_name(object.name(), &reason).to_owned();
@@ -292,4 +313,31 @@ impl Waiting {
 fn hopeless(object: &Object) -> bool {
     let stat = object.stat();
     stat.failed && stat.dirty_bytes == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use octavo::{CacheConfig, PartitionConfig, disk};
+
+    #[test]
+    fn the_stores_of_closed_objects_are_free_while_the_process_lives() {
+        let path = std::env::temp_dir().join(format!("octavo-drain-{}", std::process::id()));
+        let options = disk::OpenOptions { create_len_bytes: Some(1 << 20), ..disk::OpenOptions::default() };
+        let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() }).unwrap();
+        let partition = cache.partition(PartitionConfig::new("p")).unwrap();
+        let store = disk::Store::open(&path, &options).unwrap();
+        partition.open(store, "disk").unwrap().read_at(0, &mut [0; 4096]).unwrap();
+        assert!(disk::Store::open(&path, &options).is_err());
+        close(&cache);
+        let begun = Instant::now();
+        let mut opened = disk::Store::open(&path, &options);
+        // A ring may let its handle go a little later.
+        while opened.is_err() && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(RETRY);
+            opened = disk::Store::open(&path, &options);
+        }
+        std::fs::remove_file(&path).unwrap();
+        opened.unwrap();
+    }
 }

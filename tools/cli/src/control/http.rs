@@ -32,6 +32,10 @@ const EXCHANGE_MAX: Duration = Duration::from_secs(10);
 /// spin.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// The answer to a client whose place another one gets.
+const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\n\
+    Content-Length: 27\r\nConnection: close\r\n\r\ntoo many clients; ask again";
+
 /// An answer to a request for a known page.
 pub struct Page {
     /// Status 200 if true, else 503.
@@ -104,7 +108,7 @@ fn make_place(clients: &mut Vec<Client>) {
     let rank = |client: &Client| (!matches!(client.phase, Phase::Asking(_)), client.until);
     let oldest = clients.iter().enumerate().min_by_key(|(_, client)| rank(client));
     if let Some((number, _)) = oldest {
-        clients.swap_remove(number);
+        clients.swap_remove(number).refuse();
     }
 }
 
@@ -151,6 +155,14 @@ impl Client {
         stream.set_nonblocking(true).ok()?;
         let local = stream.local_addr().ok()?.ip();
         Some(Client { stream, until: now + EXCHANGE_MAX, local, phase: Phase::Asking(Vec::new()) })
+    }
+
+    /// Tells a client that another one replaces it, as far as that is possible without waiting.
+    fn refuse(mut self) {
+        if matches!(self.phase, Phase::Asking(_)) {
+            // A client that is not told is disconnected all the same.
+            let _ = self.stream.write(BUSY);
+        }
     }
 
     fn waits_for(&self) -> PollFlags {
@@ -321,6 +333,26 @@ mod tests {
         }
         let headers = "a: b\r\n".repeat(HEADERS_MAX + 1);
         assert_eq!(status(format!("GET / HTTP/1.1\r\n{headers}\r\n").as_bytes()), Some("431"));
+    }
+
+    /// Silent clients took all places, and the others were disconnected without a word.
+    #[test]
+    fn a_client_that_is_replaced_before_it_has_asked_is_told_so() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let now = Instant::now();
+        let mut clients = Vec::new();
+        let mut silent = Vec::new();
+        for _ in 0..CLIENTS_MAX {
+            silent.push(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+            clients.extend(Client::new(listener.accept().unwrap().0, now));
+        }
+        make_place(&mut clients);
+        assert_eq!(clients.len(), CLIENTS_MAX - 1);
+        let mut said = String::new();
+        silent[0].read_to_string(&mut said).unwrap();
+        assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
+        let (head, body) = said.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{said}");
     }
 
     /// A web page whose name was resolved to this machine (DNS rebinding) could read the figures.

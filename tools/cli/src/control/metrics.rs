@@ -25,8 +25,8 @@ use prometheus_client::registry::{Registry, Unit};
 use super::keys::{EXPORT_FIGURES, FIGURES, Figure, NODE_FIGURES};
 use crate::control::health::{Health, Phase};
 use crate::control::report::{AskClients, MountReport, SharedImage};
-use crate::limits;
 use crate::process::{self, Process};
+use crate::{limits, logger};
 
 /// The media type of [`Metrics::page`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -135,6 +135,7 @@ impl Collector for Server {
         }
         let is_draining = self.health.phase() == Phase::Draining;
         one(&mut encoder, "draining", DRAINING, Gauge, u64::from(is_draining))?;
+        one(&mut encoder, "log_lines_dropped", LOG_DROPPED, Counter, logger::dropped_count())?;
         exports(&mut encoder, &clients.exports[..clients.exports.len().min(EXPORTS_MAX)])?;
         images(&mut encoder, &clients.images[..clients.images.len().min(EXPORTS_MAX)])?;
         mounts(&mut encoder, &clients.mounts[..clients.mounts.len().min(EXPORTS_MAX)])?;
@@ -149,6 +150,7 @@ const ALLOWED: &str =
     "Memory that partitions may hold now; less than the limit while the system is short of memory";
 const STALLED: &str = "Share of the last ten seconds in which some process waited for memory (PSI)";
 const DRAINING: &str = "1 while the server ends: no clients are admitted, dirty pages are written back";
+const LOG_DROPPED: &str = "Lines of the log that were dropped: standard error was not read, or was full";
 const HELD_UP: &str = "Partitions whose resize waits for a store that does not answer";
 
 /// The figures of each mounted directory.
@@ -437,6 +439,7 @@ mod tests {
             "octavo_partition_weight{partition=\"a\"} 100",
             "octavo_connections 3",
             "octavo_draining 0",
+            "octavo_log_lines_dropped_total 0",
             "octavo_exports 1001",
             "octavo_export_requests_in_flight{export=\"disk0\"} 2",
             "octavo_export_read_bytes_total{export=\"disk999\"} 4096",

@@ -41,6 +41,9 @@ const FOLLOWERS_MAX: usize = 4;
 /// How long a client may stay silent, or leave its answer unread.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
+/// How long a client may take to ask what is refused anyway.
+const REFUSAL_MAX: Duration = Duration::from_secs(1);
+
 /// Pause after a failed `accept` (no descriptors left, say), so that the retries do not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -95,6 +98,28 @@ impl Listener {
         rustix::process::umask(mask);
         let socket = bound.map_err(failed)?;
         Ok(Listener { socket, _path: SocketPath::of(path).map_err(failed)? })
+    }
+
+    /// Starts to answer every request with this error. The thread ends with the process.
+    pub fn refuse(&self, why: String) -> Result<(), Error> {
+        let failed = |error: std::io::Error| Error::failed(format!("control socket: {error}"));
+        let socket = self.socket.try_clone().map_err(failed)?;
+        let answer = move || {
+            loop {
+                let Ok((mut stream, _)) = socket.accept() else {
+                    std::thread::sleep(ACCEPT_PAUSE);
+                    continue;
+                };
+                // They fail only for a duration of zero.
+                let _ = stream.set_read_timeout(Some(REFUSAL_MAX));
+                let _ = stream.set_write_timeout(Some(REFUSAL_MAX));
+                // A client that is answered before it has asked could not send its request.
+                let _ = protocol::receive(&mut BufReader::new(&stream), protocol::REQUEST_BYTES_MAX);
+                let _ = protocol::send(&mut stream, &Reply::new(why.clone().into()));
+            }
+        };
+        std::thread::Builder::new().name("control".into()).spawn(answer).map_err(failed)?;
+        Ok(())
     }
 
     /// Starts to answer.

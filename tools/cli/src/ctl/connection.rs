@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::control::guarding;
 use crate::control::protocol::{self, Body, REPLY_BYTES_MAX, Reply, Request, VERSION};
 use crate::environment::Environment;
 use crate::error::Error;
@@ -49,11 +50,15 @@ pub struct Connection {
 impl Connection {
     /// Connects.
     pub fn open(path: &Path) -> Result<Connection, Error> {
-        let stream = UnixStream::connect(path).map_err(|error| {
+        let stream = UnixStream::connect(path).or_else(|error| {
+            // A server that hands over to another one says so beside its socket.
+            UnixStream::connect(guarding::path(path)).map_err(|_| error)
+        });
+        let stream = stream.map_err(|error| {
             let what = match error.kind() {
                 ErrorKind::NotFound => format!("no server listens here; {HOW_TO_REACH_ONE}"),
                 ErrorKind::ConnectionRefused => {
-                    "no server listens here any more: the server that made this socket was killed".into()
+                    "no server listens here any more: the server that made this socket has ended".into()
                 }
                 _ => error.to_string(),
             };

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::error::Error;
-use crate::{output, own};
+use crate::{logger, output, own};
 
 /// Runs the program with these words in the background. Returns once its mount is usable.
 pub fn start(words: impl IntoIterator<Item = OsString>, quiet: bool) -> Result<(), Error> {
@@ -57,6 +57,8 @@ pub fn ready(line: &str, log: Option<&Path>) -> Result<(), Error> {
         None => nothing.try_clone().map_err(|error| Error::failed(error.to_string()))?,
     };
     output::notice(line)?;
+    // Lines of before belong to the first process.
+    logger::flush();
     rustix::stdio::dup2_stdout(&nothing).map_err(failed)?;
     rustix::stdio::dup2_stderr(&errors).map_err(failed)
 }

@@ -25,7 +25,8 @@ use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
 
 use crate::config::DRAIN_TIMEOUT_DEFAULT;
 use crate::config::s3::S3Section;
-use crate::control::{drain, stop};
+use crate::control::drain;
+use crate::control::stop::{self, Stop};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
@@ -172,9 +173,12 @@ pub fn run(
     if arguments.in_background {
         daemon::leave();
     }
+    // First: a signal must not leave a dead mount behind.
+    let stop = Stop::start(None)?;
+    logger::queue()?;
     logger::take_panics();
     let log_file = options.log.as_deref();
-    serve(&options, &source, &path, environment, |line| {
+    serve(&options, &source, &path, (environment, &stop), |line| {
         // Errors until now were those of a command, without the time.
         logger::change(log.of_server(&Wishes::default(), &Wishes::default()));
         match arguments.in_background {
@@ -190,7 +194,7 @@ fn serve(
     options: &Options,
     source: &Path,
     path: &Path,
-    environment: &Environment,
+    (environment, stop): (&Environment, &Stop),
     ready: impl FnOnce(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
     crate::heap::bound();
@@ -212,8 +216,7 @@ fn serve(
     let partition = cache.partition(partition).map_err(failed)?;
     let (end, ended) = channel();
     let signalled = end.clone();
-    // First: a signal must not leave a dead mount behind.
-    stop::start(cache.clone(), move |signal| _ = signalled.send(Some(signal)), None)?;
+    stop.watch(&cache);
     let remotes = Remotes::new(&cache, S3Section::default());
     let choose = move |_: &Asked<'_>| partition.clone();
     let mount =
@@ -225,6 +228,8 @@ fn serve(
         let _ = end.send(None);
     });
     watch.map_err(|error| Error::failed(format!("cannot start a thread: {error}")))?;
+
+    stop.serving(move |signal| _ = signalled.send(Some(signal)));
 
     let supervisor = environment.supervisor();
     let line = summary(options, source, path);
@@ -247,10 +252,11 @@ fn serve(
         supervisor.extend(LAST_WORD);
     });
     told?;
-    match refusals.is_empty() {
-        true => Ok(()),
-        false => Err(Error::Failed(refusals.into_iter().map(drain::lost).collect())),
+    if !refusals.is_empty() {
+        return Err(Error::Failed(refusals.into_iter().map(drain::lost).collect()));
     }
+    drain::close(&cache);
+    Ok(())
 }
 
 /// What is mounted where, and how, in a line.

@@ -12,26 +12,23 @@
 //! - **U5** The guard sends the descriptors to the successor, and waits.
 //! - **U6** The successor opens the stores, takes the pages in, and says that it serves. The guard
 //!   ends. Only then does the successor read from sockets.
-//! - **U7** If the successor ends before that, the guard becomes a server again, with its
-//!   descriptors and the old configuration. Its cache is cold if the successor had begun to use the
-//!   pages.
+//! - **U7** If the successor ends before that, or makes no progress, the guard becomes a server
+//!   again, with its descriptors and the old configuration (`guard.rs`, G1 to G5). Its cache is cold
+//!   if the successor had begun to use the pages.
+//! - **U8** SIGTERM before U4 ends the server instead of the hand-over; afterwards it ends the guard.
 //!
 //! Under a service manager that keeps descriptors, SIGTERM ends a server with U2 and U3, and the
 //! manager gives the descriptors to the process that it starts next.
 //!
-//! Not here: how descriptors travel (`passing.rs`), how a server begins with them (`take_over.rs`).
+//! Not here: what the guard does (`guard.rs`), how descriptors travel (`passing.rs`), how a server
+//! begins with them (`take_over.rs`).
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use octavo_block::Estate;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::catalog::Catalog;
 use super::inheritance::{Inheritance, memory_file};
@@ -40,13 +37,8 @@ use crate::control::drain;
 use crate::control::protocol::{self, Body, Progress, Reply};
 use crate::environment::{Environment, STORED};
 use crate::error::Error;
+use crate::process;
 use crate::units::human_bytes;
-
-/// How long a guard waits for its successor to serve.
-const PATIENCE: Duration = Duration::from_secs(600);
-
-/// How long a successor that has failed may take to end.
-const LOCKED_MAX: Duration = Duration::from_secs(60);
 
 /// What a successor says when it serves.
 pub const SERVING: &[u8] = b"serving\n";
@@ -64,9 +56,18 @@ pub fn is_ready(catalog: &Catalog, mut successor: &UnixStream) -> bool {
         let objects = drain::objects(&catalog.cache);
         let refusals = drain::drain(objects, catalog.drain_timeout.get(), progress);
         told.map_err(|error| error.to_string())?;
+        // Clients would wait for it in vain (G2).
+        if let Ok(peer) = socket_peercred(successor)
+            && process::is_stopped(peer.pid.as_raw_nonzero().get())
+        {
+            return Err(format!("process {}, which asks to take over, is stopped", peer.pid.as_raw_nonzero()));
+        }
         match refusals.first() {
             None => Ok(()),
-            Some(refusal) => Err(format!("\"{}\" cannot be drained: {}", refusal.name, refusal.reason)),
+            Some(drain::Refusal { name, reason, .. }) => Err(format!(
+                "\"{name}\" cannot be drained: {reason}; `octavo ctl export abandon {name}` says what giving it \
+                 up would lose"
+            )),
         }
     });
     if let Err(why) = &ready {
@@ -105,57 +106,16 @@ pub fn become_guard(
     (pages, estate): (Option<File>, Estate),
     successor: UnixStream,
 ) -> Error {
-    let (config, asked) = (catalog.config_in_force(), catalog.asked());
-    let inheritance = Inheritance { pages, estate, config, asked };
+    let control = catalog.control_path();
+    let inheritance =
+        Inheritance { pages, estate, config: catalog.config_in_force(), asked: catalog.asked() };
     let error = match inheritance.into_descriptors() {
-        Ok(descriptors) => passing::restart(environment, descriptors, successor),
+        Ok(descriptors) => passing::restart(environment, descriptors, successor, control.as_deref()),
         Err(error) => error,
     };
     Error::failed(format!(
         "this server cannot be replaced: {error}; every acknowledged write is in its store"
     ))
-}
-
-/// U5 to U7. Returns what is left if this process has to serve again.
-pub fn guard(environment: &Environment, successor: UnixStream) -> Result<Option<Inheritance>, Error> {
-    let descriptors = environment.take_descriptors();
-    let sent = passing::send(&successor, &descriptors);
-    if sent.is_ok() && serves(&successor) {
-        if let Ok(peer) = socket_peercred(&successor) {
-            environment.supervisor().succeeded_by(peer.pid.as_raw_nonzero().get());
-        }
-        log::info!("another server has taken over");
-        return Ok(None);
-    }
-    wait_for_end(&successor);
-    log::warn!("the server that was to take over has ended before it served; this one serves again");
-    Inheritance::of_descriptors(descriptors).map(Some).map_err(Error::failed)
-}
-
-/// Waits until the process at the other end has ended. It closes its connection before, and has the
-/// stores locked until then.
-fn wait_for_end(successor: &UnixStream) {
-    let Ok(peer) = socket_peercred(successor) else { return };
-    // An error: the process has ended already.
-    let Ok(process) = pidfd_open(peer.pid, PidfdFlags::empty()) else { return };
-    let most = Timespec { tv_sec: LOCKED_MAX.as_secs() as i64, tv_nsec: 0 };
-    let _ = retry_on_intr(|| poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&most)));
-}
-
-/// Waits until the successor serves. False: it has ended, or takes too long.
-fn serves(mut successor: &UnixStream) -> bool {
-    // This fails only for a duration of zero.
-    let _ = successor.set_read_timeout(Some(PATIENCE));
-    let mut answer = [0; SERVING.len()];
-    match successor.read_exact(&mut answer) {
-        Ok(()) => answer == SERVING,
-        Err(error) => {
-            if error.kind() == ErrorKind::WouldBlock {
-                log::warn!("the server that was to take over does not serve after {PATIENCE:?}");
-            }
-            false
-        }
-    }
 }
 
 /// Leaves everything to the service manager, which gives it to the next process. It takes `most`

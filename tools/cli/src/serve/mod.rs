@@ -24,6 +24,7 @@ mod catalog;
 mod demo;
 mod files;
 mod format;
+mod guard;
 mod hand_over;
 mod inheritance;
 mod manage;
@@ -60,7 +61,7 @@ use crate::control::health::{Health, Phase};
 use crate::control::mount::Mounted;
 use crate::control::report::{AskClients, MountReport};
 use crate::control::server::{Asked, HandOver};
-use crate::control::stop;
+use crate::control::stop::{self, Stop};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
@@ -82,6 +83,9 @@ Examples:
 SIGTERM and Ctrl-C write dirty pages back and end the server; a second one ends it at once.
 SIGHUP reads the configuration again, like `octavo ctl reload`.")]
 pub struct Arguments {
+    /// A mistake that many make; the error says what to write instead
+    #[arg(hide = true, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// The configuration, TOML [default: make and serve a demo disk]
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -109,15 +113,29 @@ pub fn run(
     log: Settings,
 ) -> Result<(), Error> {
     crate::heap::bound();
+    if let Some(file) = &arguments.file {
+        let shown = file.display();
+        return Err(Error::Usage(match file.extension().is_some_and(|extension| extension == "toml") {
+            true => format!("{shown}: name the configuration with --config {shown}"),
+            false => format!(
+                "{shown}: exports are listed in a configuration: write an [[export]] with path = \"{shown}\" to a \
+                 file, and name it with --config (octavo.toml(5) has an example)"
+            ),
+        }));
+    }
+    let (hang_up, hung_up) = sync_channel(1);
+    // First: from here on, a signal ends the server, whatever hangs. A check has nothing to end.
+    let stop = if arguments.check { None } else { Some(Stop::start(Some(hang_up))?) };
+    logger::queue()?;
     // Again after the configuration is read: reading it can log, too.
     logger::change(log.of_server(&arguments.log, &Wishes::default()));
     logger::take_panics();
-    let resumed = match environment.take_successor() {
-        None => None,
-        Some(successor) => match hand_over::guard(environment, successor)? {
+    let resumed = match (environment.take_successor(), &stop) {
+        (Some(successor), Some(stop)) => match guard::guard(environment, successor, stop)? {
             None => return Ok(()),
             resumed => resumed,
         },
+        _ => None,
     };
     let in_force = resumed.as_ref().and_then(|left| left.config.clone());
     let config = match (in_force, &arguments.config) {
@@ -128,22 +146,27 @@ pub fn run(
     logger::change(log.of_server(&arguments.log, &config.log.wishes()));
     check::doubtful(&config);
     let cache = build::cache(&config, arguments.topology)?;
+    if let Some(stop) = &stop {
+        stop.watch(&cache);
+    }
     let limits = sockets::limits(&config, &cache)?;
     let server = Server::new(cache.clone(), limits).map_err(|error| Error::failed(error.to_string()))?;
     let file = arguments.config.as_ref().filter(|file| can_be_read_again(file)).cloned();
     let supervisor = Arc::new(environment.supervisor());
     let catalog = Catalog::new(cache, server, file, (log, arguments.log), config.s3.clone(), supervisor);
-    if arguments.check {
+    let Some(stop) = stop else {
         let name = config.source.name.clone();
         catalog.apply(config, Purpose::Check, &mut |_| {})?;
         return output::text(&format!("{name}: no problems\n"));
-    }
+    };
+    let is_resumed = resumed.is_some();
     let (inheritance, predecessor) = match resumed {
         Some(left) => (left, Predecessor::None),
         None if arguments.take_over => take_over::ask(&config)?,
         None => take_over::stored(environment),
     };
-    let start = Start { inheritance, predecessor, environment };
+    let has_predecessor = is_resumed || !matches!(predecessor, Predecessor::None);
+    let start = Start { inheritance, predecessor, has_predecessor, environment, stop, hung_up };
     serve(&config, &Arc::new(catalog), quiet, start)
 }
 
@@ -151,7 +174,13 @@ pub fn run(
 struct Start<'a> {
     inheritance: Inheritance,
     predecessor: Predecessor,
+    /// A server has served the same before: another one, or this process itself.
+    has_predecessor: bool,
     environment: &'a Environment,
+    /// The signals.
+    stop: Stop,
+    /// Gets a message for each SIGHUP.
+    hung_up: Receiver<()>,
 }
 
 /// Why a server ends.
@@ -170,11 +199,9 @@ fn can_be_read_again(file: &Path) -> bool {
 /// Steps 3 to 6.
 fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool, start: Start<'_>) -> Result<(), Error> {
     let cache = &catalog.cache;
-    let Start { mut inheritance, predecessor, environment } = start;
-    let (stop, stopped) = channel();
-    let (hang_up, hung_up) = sync_channel(1);
-    let succeed = stop.clone();
-    stop::start(cache.clone(), move |signal| _ = stop.send(Ending::Signal(signal)), Some(hang_up))?;
+    let Start { mut inheritance, predecessor, has_predecessor, environment, stop, hung_up } = start;
+    let (end, ended) = channel();
+    let succeed = end.clone();
     let health = Arc::new(Health::new(Instant::now()));
     let clients = || {
         let (images, mounts) = (Arc::clone(&catalog.images), Arc::clone(&catalog.mounts));
@@ -186,7 +213,8 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool, start: Start<'_>)
     catalog.server.hold();
     catalog.server.inherit(std::mem::take(&mut inheritance.estate.listeners));
     let warm = take_over::expect(catalog, &mut inheritance);
-    catalog.apply(config.clone(), Purpose::Start, &mut |_| {})?;
+    let purpose = if has_predecessor { Purpose::Succeed } else { Purpose::Start };
+    catalog.apply(config.clone(), purpose, &mut |_| {})?;
     take_over::add(catalog, &inheritance.asked, &predecessor)?;
     take_over::restore(catalog, warm);
     let control = sockets::control(config)?;
@@ -194,6 +222,8 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool, start: Start<'_>)
     // Last: a client that finds this socket finds the others, too.
     sockets::listen(config, &catalog.server)?;
     take_over::commit(catalog, predecessor)?;
+    // A signal from before ends the server in order, as one from now on.
+    stop.serving(move |signal| _ = end.send(Ending::Signal(signal)));
     catalog.server.open().map_err(|error| Error::failed(error.to_string()))?;
     take_over::adopt(catalog, inheritance.estate.clients);
     if let (Some(listener), Some(events)) = (&control, &events) {
@@ -212,13 +242,22 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool, start: Start<'_>)
     }
 
     let ending = loop {
-        match wait(&stopped, catalog, &health) {
+        match wait(&ended, catalog, &health) {
             Ending::Succession(successor) if !hand_over::is_ready(catalog, &successor) => {}
             ending => break ending,
         }
     };
     health.enter(Phase::Draining, Instant::now());
-    end(catalog, environment, (mounted, events), ending)
+    let ending = unless_stopped(ending, stop.asked());
+    self::end(catalog, environment, (mounted, events), (ending, &stop))
+}
+
+/// A signal takes precedence over a successor (U8).
+fn unless_stopped(ending: Ending, asked: Option<i32>) -> Ending {
+    match (ending, asked) {
+        (Ending::Succession(_), Some(signal)) => Ending::Signal(signal),
+        (ending, _) => ending,
+    }
 }
 
 /// Steps 5 and 6.
@@ -226,7 +265,7 @@ fn end(
     catalog: &Catalog,
     environment: &Environment,
     (mounted, events): (Option<Mounted>, Option<Arc<EventLog>>),
-    ending: Ending,
+    (ending, stop): (Ending, &Stop),
 ) -> Result<(), Error> {
     let supervisor = &catalog.supervisor;
     match &ending {
@@ -258,12 +297,16 @@ fn end(
     drop(mounted);
     drain_all(catalog, events.as_deref(), drained)?;
     if !is_left {
+        drain::close(&catalog.cache);
         return Ok(());
     }
     let pages = hand_over::evacuate(catalog)?;
-    match ending {
+    let asked = if matches!(ending, Ending::Succession(_)) { stop.leave() } else { None };
+    match unless_stopped(ending, asked) {
         Ending::Signal(_) => {
-            hand_over::store(catalog, environment.stored_max(), pages, estate);
+            if environment.stored_max() > 0 {
+                hand_over::store(catalog, environment.stored_max(), pages, estate);
+            }
             Ok(())
         }
         Ending::Succession(successor) => {
@@ -372,12 +415,12 @@ fn reload_on(hung_up: Receiver<()>, catalog: Arc<Catalog>) -> Result<(), Error> 
 }
 
 /// Sleeps until the server is to end, and logs the status line while there is traffic.
-fn wait(stopped: &Receiver<Ending>, catalog: &Catalog, health: &Health) -> Ending {
+fn wait(ended: &Receiver<Ending>, catalog: &Catalog, health: &Health) -> Ending {
     let (cache, supervisor) = (&catalog.cache, &catalog.supervisor);
     let mut status = Status::new(cache, Instant::now());
     let (mut looked, mut is_busy) = (Instant::now(), false);
     loop {
-        match stopped.recv_timeout(supervisor.period(status.period())) {
+        match ended.recv_timeout(supervisor.period(status.period())) {
             Ok(ending) => return ending,
             Err(RecvTimeoutError::Timeout) => {
                 // A watchdog may wake this thread more often.

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
@@ -18,7 +19,8 @@ use serde_json::json;
 
 use crate::control::protocol::{self, Body, REPLY_BYTES_MAX, Reply};
 use crate::descriptors::close_on_exec;
-use crate::environment::{DESCRIPTORS, Environment, SUCCESSOR};
+use crate::environment::{DESCRIPTORS, Environment, GUARDED_CONTROL, SUCCESSOR};
+use crate::logger;
 
 /// Descriptors of one message. The kernel takes 253.
 const MESSAGE_MAX: usize = 64;
@@ -97,8 +99,14 @@ fn line(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
 }
 
 /// Replaces the program of this process by itself, with these descriptors and without anything else
-/// of the old one: its memory, its threads and its locks on stores are gone. Returns only an error.
-pub fn restart(environment: &Environment, descriptors: Vec<OwnedFd>, successor: UnixStream) -> io::Error {
+/// of the old one: its memory, its threads and its locks on stores are gone. `control` is the path
+/// of the control socket. Returns only an error.
+pub fn restart(
+    environment: &Environment,
+    descriptors: Vec<OwnedFd>,
+    successor: UnixStream,
+    control: Option<&Path>,
+) -> io::Error {
     close_on_exec();
     let keep = |descriptor: BorrowedFd<'_>| fcntl_setfd(descriptor, FdFlags::empty());
     let numbers = descriptors.iter().map(|one| keep(one.as_fd()).map(|()| one.as_raw_fd().to_string()));
@@ -109,10 +117,12 @@ pub fn restart(environment: &Environment, descriptors: Vec<OwnedFd>, successor: 
     if let Err(error) = keep(successor.as_fd()) {
         return error.into();
     }
+    logger::flush();
     // The kernel finds the program there even if an upgrade has removed its file.
     Command::new("/proc/self/exe")
         .args(environment.arguments().filter(|argument| *argument != OsStr::new("--take-over")))
         .env(DESCRIPTORS, numbers.join(","))
         .env(SUCCESSOR, successor.as_raw_fd().to_string())
+        .envs(control.map(|path| (GUARDED_CONTROL, path)))
         .exec()
 }

@@ -23,6 +23,7 @@ use crate::control::report::{AskClients, Clients};
 use crate::control::server::Listener;
 use crate::environment::make_open_dir;
 use crate::error::Error;
+use crate::logger;
 use crate::own;
 use crate::remotes::Remotes;
 use crate::units;
@@ -101,7 +102,10 @@ pub fn scrape(
         "/healthz" => Some(verdict(health.dead(Instant::now()).into_iter().collect())),
         "/readyz" => {
             let stats: Vec<_> = drain::objects(&cache).iter().map(Object::stat).collect();
-            Some(verdict(health.unready(&stats)))
+            // A log that is not read needs attention, and clients are served nevertheless.
+            let mut page = verdict(health.unready(&stats));
+            page.text.extend(logger::trouble(Instant::now()).map(|why| why + "\n"));
+            Some(page)
         }
         _ => None,
     })?;

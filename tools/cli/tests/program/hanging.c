@@ -1,7 +1,9 @@
-/* Calls to a disk that hang while a file is there: "writes" or "syncs" in the folder HANGING, or "writes-NAME" or "syncs-NAME" for a disk of that
-   name alone. */
+/* Calls to a disk that hang while a file is there: "writes", "syncs" or "opens" in the folder HANGING, or "writes-NAME" and the like for a disk of
+   that name alone. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,14 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-static void hang(const char *what, int fd) {
-    char link[64], disk[PATH_MAX], all[PATH_MAX], one[PATH_MAX];
+static void hang_at(const char *what, const char *disk) {
+    char all[PATH_MAX], one[PATH_MAX];
     const char *folder = getenv("HANGING");
     if (!folder)
         return;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t len = readlink(link, disk, sizeof disk - 1);
-    disk[len < 0 ? 0 : len] = 0;
     const char *slash = strrchr(disk, '/');
     snprintf(all, sizeof all, "%s/%s", folder, what);
     snprintf(one, sizeof one, "%s/%s-%s", folder, what, slash ? slash + 1 : disk);
@@ -25,6 +24,29 @@ static void hang(const char *what, int fd) {
         struct timespec pause = {0, 10000000};
         nanosleep(&pause, NULL);
     }
+}
+
+static void hang(const char *what, int fd) {
+    char link[64], disk[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t len = readlink(link, disk, sizeof disk - 1);
+    disk[len < 0 ? 0 : len] = 0;
+    hang_at(what, disk);
+}
+
+/* Only the disks, by their name: other files are opened at the start, too. */
+int open64(const char *path, int flags, ...) {
+    const char *slash = strrchr(path, '/');
+    mode_t mode = 0;
+    if (flags & (O_CREAT | __O_TMPFILE)) {
+        va_list more;
+        va_start(more, flags);
+        mode = va_arg(more, mode_t);
+        va_end(more);
+    }
+    if (slash && strcmp(slash, "/disk") == 0)
+        hang_at("opens", path);
+    return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
 ssize_t pwrite(int fd, const void *bytes, size_t len, off_t at) {

@@ -12,13 +12,22 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, PATIENCE, Server, Setup, program, wait_until};
+use crate::server::{Directory, PATIENCE, Server, Setup, program, signal, wait_for, wait_until};
 
 /// Runs a command, which must end although a store hangs.
 fn ends(mut command: Command) -> Output {
     let (told, tells) = channel();
     std::thread::spawn(move || told.send(command.output().unwrap()));
     tells.recv_timeout(PATIENCE).expect("the command ends while the store does not answer")
+}
+
+/// Builds the library that makes calls hang.
+pub fn library(directory: &Directory) -> PathBuf {
+    let library = directory.join("hanging.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/hanging.c");
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
+    assert!(made.expect("cc is there, for it links Rust").success());
+    library
 }
 
 /// A server of write-back disks on files whose calls can be made to hang.
@@ -34,10 +43,7 @@ impl Scene {
 
     fn with(drain_timeout: &str, more: impl FnOnce(&Directory) -> String) -> Scene {
         let directory = Directory::new();
-        let library = directory.join("hanging.so");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/hanging.c");
-        let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
-        assert!(made.expect("cc is there, for it links Rust").success());
+        let library = library(&directory);
         let before =
             format!("export LD_PRELOAD={} HANGING={}", library.display(), directory.join("").display());
         let server = Server::start(
@@ -99,6 +105,43 @@ fn a_second_signal_ends_a_server_that_waits_for_a_sync() {
     let (mut scene, _hanging) = Scene::draining();
     scene.server.end("INT", 130);
     assert!(scene.server.log().contains("ended at once, 0 dirty bytes left"), "{}", scene.server.log());
+}
+
+/// A server whose start waited for a store did not end at SIGTERM, for as long as the store hung.
+#[test]
+fn a_signal_ends_a_server_whose_start_hangs() {
+    let directory = Directory::new();
+    // A server writes the configuration.
+    Server::start(&directory, &Setup::default()).stop();
+    File::create(directory.join("opens")).unwrap();
+    let mut command = program(&["serve", "--config"]);
+    command.arg(directory.join("octavo.toml")).env("LD_PRELOAD", library(&directory));
+    command.env("HANGING", directory.join("")).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut process = Killed(command.spawn().unwrap());
+    // The thread of signals is the first one.
+    wait_until(
+        || "the server does not start".into(),
+        || {
+            let tasks = format!("/proc/{}/task", process.0.id());
+            std::fs::read_dir(tasks).is_ok_and(|tasks| tasks.count() > 2)
+        },
+    );
+    signal(process.0.id(), "TERM");
+    let status = wait_for(|| "the server does not end".into(), || process.0.try_wait().unwrap());
+    let mut said = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("SIGTERM: the server has not started"), "{said}");
+}
+
+/// A process that ends with its test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A resize that waited for a store held its lock, and everything that reads figures waited for the

@@ -1,8 +1,12 @@
 //! The server's log on standard error: plain, JSON, and for systemd's journal.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
 use std::process::Output;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::io::ioctl_fionbio;
 use serde_json::Value;
 
 use crate::nbd_client::Client;
@@ -138,4 +142,44 @@ fn a_json_line_about_a_client_names_its_protocol() {
     let left = objects.iter().find(|object| object["message"].as_str().unwrap().ends_with("the client left"));
     assert_eq!(left.unwrap()["protocol"], "nbd", "{log}");
     assert!(objects[0]["protocol"].is_null(), "{log}");
+}
+
+/// A log that nobody read stopped the server: first the threads that logged, then those that waited
+/// for a lock of theirs. Two SIGTERM had no effect.
+#[test]
+fn a_server_whose_log_nobody_reads_serves_and_ends() {
+    let directory = Directory::new();
+    let pipe = directory.join("log");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    // Open for both, so that it opens without a reader. It is full before the server starts.
+    let held = File::options().read(true).write(true).open(&pipe).unwrap();
+    ioctl_fionbio(&held, true).unwrap();
+    for bytes in [&[b'x'; 4096][..], b"x"] {
+        while (&held).write(bytes).is_ok() {}
+    }
+    let listen = "metrics = \"127.0.0.1:0\"";
+    let serve = "[log]\nlevel = \"debug\"";
+    let before = format!("exec 2>{}", pipe.display());
+    let setup = Setup { listen, serve, before: &before, ..Setup::default() };
+    let mut server = Server::start(&directory, &setup);
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.write(0, &[7; 4096]);
+    let address = server.metrics_address();
+    let ask = |path: &str| crate::metrics::ask(&address, &format!("GET {path}"), &address);
+    assert!(ask("/healthz").contains(" 200 OK"));
+    // Each client is several lines, and the queue has a MiB.
+    for _ in 0..50 {
+        drop(Client::connect(&server.nbd, "disk").unwrap());
+    }
+    server.ctl_succeed(&["stat"]);
+    wait_until(
+        || ask("/readyz"),
+        || {
+            let page = ask("/readyz");
+            page.contains(" 200 OK") && page.contains("\nlog: nobody has read it for ")
+        },
+    );
+    assert!(ask("/metrics").contains("octavo_log_lines_dropped_total 0\n"));
+    server.end("TERM", 0);
+    assert_eq!(std::fs::read(directory.join("disk")).unwrap()[..4096], [7; 4096]);
 }

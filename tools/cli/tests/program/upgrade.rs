@@ -2,15 +2,19 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::clients;
+use crate::hanging;
 use crate::nbd_client::Client;
 use crate::random::{self, Random};
-use crate::server::{Directory, PATIENCE, Server, Setup, octavo, octavo_fails, program, wait_until};
+use crate::server::{
+    Directory, PATIENCE, Server, Setup, octavo, octavo_fails, program, signal, wait_for, wait_until,
+};
 use crate::vhost::{self, Vmm};
 
 const PAGE: u64 = 4096;
@@ -189,6 +193,81 @@ fn a_successor_that_cannot_serve_changes_nothing_for_clients() {
     assert!(Client::connect(&server.nbd, "disk").is_ok());
     std::fs::write(directory.join("octavo.toml"), text).unwrap();
     drop(server);
+}
+
+/// A server, and a successor that hangs while it opens the disk. It has everything by then.
+struct Hanging {
+    directory: Directory,
+    old: Server,
+    new: Option<Child>,
+}
+
+impl Hanging {
+    fn new() -> Hanging {
+        let directory = Directory::new();
+        let old = Server::start(&directory, &Setup::default());
+        File::create(directory.join("opens")).unwrap();
+        let mut command = program(&["serve", "--take-over", "--config"]);
+        command.arg(directory.join("octavo.toml"));
+        command.env("LD_PRELOAD", hanging::library(&directory)).env("HANGING", directory.join(""));
+        let log = File::options().append(true).open(directory.join("stderr")).unwrap();
+        let new = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let hanging = Hanging { directory, old, new: Some(new) };
+        // The former server answers in its stead.
+        wait_until(
+            || hanging.old.log(),
+            || {
+                let said = hanging.old.ctl(&["stat"]);
+                let complaint = String::from_utf8_lossy(&said.stderr).into_owned();
+                complaint.contains(&format!("hands over to process {}", hanging.pid()))
+            },
+        );
+        hanging
+    }
+
+    fn pid(&self) -> u32 {
+        self.new.as_ref().unwrap().id()
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        if let Some(mut new) = self.new.take() {
+            let _ = new.kill();
+            let _ = new.wait();
+        }
+    }
+}
+
+/// Clients of a server whose successor was stopped waited for ten minutes.
+#[test]
+fn a_successor_that_is_stopped_is_killed_and_the_former_server_serves_again() {
+    let mut hanging = Hanging::new();
+    signal(hanging.pid(), "STOP");
+    let mut new = hanging.new.take().unwrap();
+    let status = wait_for(|| hanging.old.log(), || new.try_wait().unwrap());
+    assert_eq!(status.signal(), Some(9), "{}", hanging.old.log());
+    wait_until(|| hanging.old.log(), || hanging.old.ctl(&["stat"]).status.success());
+    assert!(hanging.old.log().contains("makes no progress"), "{}", hanging.old.log());
+    let mut client = Client::connect(&hanging.old.nbd, "disk").unwrap();
+    client.write(0, &block(0, 1));
+    // The next one takes over.
+    std::fs::remove_file(hanging.directory.join("opens")).unwrap();
+    let Hanging { directory, old, .. } = &mut hanging;
+    replace(directory, old);
+    assert_eq!(client.read(0, PAGE as usize), block(0, 1));
+}
+
+/// It left no server, and the successor that woke up later must not serve.
+#[test]
+fn sigterm_ends_a_server_that_hands_over_in_order() {
+    let mut hanging = Hanging::new();
+    hanging.old.end("TERM", 0);
+    std::fs::remove_file(hanging.directory.join("opens")).unwrap();
+    let mut new = hanging.new.take().unwrap();
+    let status = wait_for(|| hanging.old.log(), || new.try_wait().unwrap());
+    assert_eq!(status.code(), Some(1), "{}", hanging.old.log());
+    assert!(Client::connect(&hanging.old.nbd, "disk").is_err());
 }
 
 #[test]
