@@ -70,6 +70,8 @@ struct Crew {
     tasks: Mutex<Receiver<Task>>,
     /// Threads that wait for a task. Relaxed, as below: a hint.
     idle: AtomicUsize,
+    /// Tasks that no thread has taken.
+    waiting: AtomicUsize,
     started: AtomicUsize,
 }
 
@@ -83,7 +85,8 @@ impl Fetchers {
         }
         let (sender, tasks) = channel();
         let tasks = Mutex::new(tasks);
-        let crew = Arc::new(Crew { tasks, idle: AtomicUsize::new(0), started: AtomicUsize::new(0) });
+        let none = || AtomicUsize::new(0);
+        let crew = Arc::new(Crew { tasks, idle: none(), waiting: none(), started: none() });
         for _ in 0..THREADS {
             start(&crew).map_err(|error| of_io(&"a thread for sources", error))?;
         }
@@ -94,12 +97,15 @@ impl Fetchers {
 impl Desk {
     /// Hands a task over. If the threads are gone, it is dropped, and fails.
     fn hand_over(&self, task: Task) {
+        let crew = &self.crew;
+        crew.waiting.fetch_add(1, Ordering::Relaxed);
         let _ = self.tasks.send(task);
         // Threads in functions that hang, which a signal has left behind, serve nobody else.
-        let is_short = self.left_behind.is_any() && self.crew.idle.load(Ordering::Relaxed) == 0;
-        if is_short && self.crew.started.load(Ordering::Relaxed) < THREADS_MAX {
-            // The task waits for one of the others then.
-            let _ = start(&self.crew);
+        let is_short = crew.idle.load(Ordering::Relaxed) < crew.waiting.load(Ordering::Relaxed);
+        let may_start = crew.started.load(Ordering::Relaxed) < THREADS_MAX;
+        if is_short && may_start && self.left_behind.is_any() {
+            // Without the thread, the task waits for one of the others.
+            let _ = start(crew);
         }
     }
 }
@@ -120,6 +126,7 @@ fn serve(crew: &Crew) {
         let task = crew.tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
         crew.idle.fetch_sub(1, Ordering::Relaxed);
         let Ok((mut request, fetch, raised)) = task else { return };
+        crew.waiting.fetch_sub(1, Ordering::Relaxed);
         // If the interpreter is ending, the request is dropped, and fails.
         if let Some(outcome) = Python::try_attach(|py| fill(py, &mut request, &fetch, &raised)) {
             request.complete(outcome);
