@@ -67,6 +67,11 @@ impl S3Section {
     /// What is wrong, with the byte offset where it is.
     pub fn problem(&self) -> Option<(usize, String)> {
         let at = |value: &Option<Size>| value.as_ref().map_or(0, |value| value.span().start);
+        let is_host = |text: &str| !text.is_empty() && !text.contains(['/', '@', ' ']);
+        if let Some(wrong) = self.redirect_hosts.iter().flatten().find(|host| !is_host(host.get_ref())) {
+            let message = format!("{:?} is no host; expected \"host\" or \"host:port\"", wrong.get_ref());
+            return Some((wrong.span().start, message));
+        }
         match (&self.tier, &self.tier_max) {
             (Some(tier), _) if !tier.get_ref().is_absolute() => {
                 let shown = tier.get_ref().display();

@@ -132,6 +132,10 @@ fn mistakes_about_objects_are_told_before_anything_is_served() {
         (export("vm", "s3://images/vm.raw") + &s3 + "fill_bytes = \"300KiB\"\n", "a power of two"),
         (export("vm", "s3://images/vm.raw") + &s3 + "tier = \"/var/cache/octavo\"\n", "tier_max"),
         (export("vm", "s3://images/vm.raw") + &s3 + "secret = \"x\"\n", "no such key"),
+        (
+            export("vm", "s3://images/vm.raw") + &s3 + "redirect_hosts = [\"http://a/\"]\n",
+            "\"http://a/\" is no host; expected",
+        ),
         (export("vm", "s3://images/vm.raw") + &s3 + "profile = \"none\"\n", "there is no profile \"none\""),
     ] {
         let (well, said) = check(&sections);
