@@ -9,6 +9,7 @@ pub(crate) mod lock;
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod request;
+mod space;
 mod stamp;
 pub(crate) mod sys;
 pub(crate) mod target;

@@ -1,18 +1,22 @@
 //! [`File`]: a regular file whose pages are cached. The rules F1 to F6 are in `files.rs`, which has
 //! the table of all files.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use octavo::{CacheMode, Object};
+use octavo::{CacheMode, Error, Object, ObjectFaults};
 use rustix::fs::Statx;
 use rustix::io::Errno;
 
 use crate::errors::{errno_of, length_errno};
 use crate::in_flight::WritesInFlight;
 use crate::leases::Leased;
+use crate::lock::lock;
 use crate::lower::{Key, Stamp};
 use crate::nodes::Node;
+use crate::space::{Promise, Space};
+use crate::told::Told;
 
 /// A regular file whose pages are cached.
 pub struct File {
@@ -29,6 +33,12 @@ pub struct File {
     seen: Mutex<Seen>,
     /// Where pages are kept under leases.
     lease: Option<Leased>,
+    /// Which errors programs have got, and how many the objects before this one had.
+    told: Told,
+    faults_before: AtomicU64,
+    /// S5: the value of `begun` up to which all changes are synced.
+    synced: AtomicU64,
+    pub space: Space,
     /// Those through the cache.
     pub writes: WritesInFlight,
 }
@@ -71,14 +81,9 @@ struct Counts {
     pages_written: u64,
 }
 
-/// Locks what a panic of another thread leaves usable.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl File {
     /// Makes the file of a new object.
-    pub fn new(key: Key, object: Object, stamp: Stamp, lease: Option<Leased>) -> File {
+    pub fn new(key: Key, object: Object, stamp: Stamp, lease: Option<Leased>, promise: Promise) -> File {
         File {
             key,
             visible: AtomicU64::new(object.len_bytes()),
@@ -89,6 +94,10 @@ impl File {
             ended: AtomicU64::new(0),
             seen: Mutex::new(Seen { stamp, counts: Counts::default() }),
             lease,
+            told: Told::default(),
+            faults_before: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            space: Space::new(promise),
             writes: WritesInFlight::default(),
         }
     }
@@ -103,9 +112,17 @@ impl File {
         self.object.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Puts another object in place of one that was abandoned (F4).
+    pub fn replace(&self, held: &mut Object, object: Object) {
+        // Relaxed: the lock that `held` comes from orders it.
+        self.faults_before.fetch_add(held.faults().count, Relaxed);
+        *held = object;
+    }
+
     /// Has readers see an empty file (F1). The caller holds the length.
     pub fn hide_all(&self) {
         self.visible.store(0, Relaxed);
+        self.space.cut(0);
     }
 
     /// Returns the object. Do not keep it across calls that may replace it.
@@ -143,15 +160,30 @@ impl File {
         Counts { begun: self.begun.load(SeqCst), ended, pages_written: self.object().pages_written() }
     }
 
-    /// Writes bytes that may end past the file's end (F1). `None` as the offset appends them.
-    /// Returns how many were written: fewer if the lower file system had no room for more.
+    /// Whether a write of this range goes to bytes that the file has, and needs no reservation
+    /// (S1). Others are for [`extend`](File::extend).
+    pub fn is_ready_for(&self, range: &Range<u64>) -> bool {
+        range.end <= self.len_bytes() && self.space.has(range)
+    }
+
+    /// Writes bytes that may end past the file's end (F1), or fill a hole. `None` as the offset
+    /// appends them. Returns how many were written: fewer if the lower file system had no room for
+    /// more.
     ///
     /// # Errors
     /// ENOSPC and others, of the lower file system.
     pub fn extend(&self, offset: Option<u64>, bytes: &[u8]) -> Result<usize, Errno> {
         let _length = lock(&self.length);
         let offset = offset.unwrap_or(self.len_bytes());
-        let written = self.object().extend_at(offset, bytes).map_err(|error| length_errno(&error))?;
+        let object = self.object();
+        // S1.
+        let write = offset..offset.saturating_add(bytes.len() as u64);
+        let room = self.space.reserve(write, self.len_bytes(), object.page_bytes(), object.store())?;
+        let written = object.extend_at(offset, &bytes[..room as usize]).map_err(|error| {
+            // The length may have been cut again.
+            self.space.forget();
+            length_errno(&error)
+        })?;
         self.visible.fetch_max(offset + written as u64, Relaxed);
         Ok(written)
     }
@@ -177,6 +209,7 @@ impl File {
         let object = self.object();
         if len < self.len_bytes() {
             self.visible.store(len, Relaxed);
+            self.space.cut(len);
         }
         let set = object.set_len_bytes(len).map_err(|error| length_errno(&error));
         self.visible.store(object.len_bytes(), Relaxed);
@@ -198,6 +231,7 @@ impl File {
         let object = self.object();
         object.sync().map_err(|error| errno_of(&error))?;
         let changed = change();
+        self.space.forget();
         let adopted = object.adopt_len_bytes().map_err(|error| errno_of(&error));
         let dropped = object.invalidate(offset, len.min(u64::MAX - offset)).map_err(|error| errno_of(&error));
         self.visible.store(object.len_bytes(), Relaxed);
@@ -209,27 +243,21 @@ impl File {
     /// mount has changed the file since the last call.
     ///
     /// # Errors
-    /// EIO and others, of the lower file system. They are kept for [`check`](File::check), too.
+    /// EIO and others, of the lower file system. They are kept for handles, too (E1).
     pub fn settle(&self) -> Result<bool, Errno> {
+        // S4.
+        let has_freed = self.free_surplus();
         // The end first: no change that has begun by then is unfinished if both are equal.
         let ended = self.ended.load(SeqCst);
         let begun = self.begun.load(SeqCst);
         if self.settled.load(SeqCst) == begun || self.object().cache_mode() == CacheMode::Writethrough {
-            return Ok(false);
+            return Ok(has_freed);
         }
         self.object().clean().map_err(|error| errno_of(&error))?;
         if ended == begun {
             self.settled.fetch_max(begun, SeqCst);
         }
         Ok(true)
-    }
-
-    /// Returns the error of an earlier write-back, if there was one.
-    ///
-    /// # Errors
-    /// Its error: written bytes may be lost.
-    pub fn check(&self) -> Result<(), Errno> {
-        self.object().check().map_err(|error| errno_of(&error))
     }
 
     /// Makes all that was written durable.
@@ -268,6 +296,106 @@ impl File {
         object.adopt_len_bytes().map_err(|error| errno_of(&error))?;
         object.invalidate(0, u64::MAX).map_err(|error| errno_of(&error))?;
         self.visible.store(object.len_bytes(), Relaxed);
+        self.space.forget();
+        Ok(())
+    }
+
+    /// Gives back what was reserved past the end (S4). Returns whether there was something.
+    pub fn free_surplus(&self) -> bool {
+        if !self.space.has_surplus() {
+            return false;
+        }
+        let _length = lock(&self.length);
+        let object = self.object();
+        let last = self.len_bytes().next_multiple_of(object.page_bytes());
+        let Some(end) = self.space.take_surplus(last) else { return false };
+        // F3: it changes the times.
+        self.begun.fetch_add(1, SeqCst);
+        if let Err(error) = object.store().free_surplus(end) {
+            log::debug!("{}: reserved space stays allocated: {error}", object.name());
+        }
+        self.ended.fetch_add(1, SeqCst);
+        true
+    }
+
+    /// The failures of write-backs so far.
+    fn faults(&self) -> ObjectFaults {
+        let object = self.object();
+        let mut faults = object.faults();
+        // Relaxed: as in `replace`.
+        faults.count += self.faults_before.load(Relaxed);
+        faults
+    }
+
+    /// Whether bytes could not be written back yet.
+    pub fn is_failing(&self) -> bool {
+        self.object().faults().is_failing
+    }
+
+    /// Whether all changes are in the lower file. A hint: the cleaner may have written the rest.
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(SeqCst) == self.begun.load(SeqCst)
+    }
+
+    /// Notes that a handle is opened. Returns the number of the last failure that it need not be
+    /// told, and whether its close may have something to tell (E1, E2).
+    pub fn open_handle(&self) -> (u64, bool) {
+        let faults = self.faults();
+        let seen = self.told.open(&faults);
+        (seen, seen < faults.count || !self.is_settled())
+    }
+
+    /// Makes all that was written durable, for a handle that has seen failures up to `seen`.
+    ///
+    /// # Errors
+    /// EIO and others, of the lower file system; also those of earlier write-backs (E1).
+    pub fn sync_for(&self, seen: &AtomicU64) -> Result<(), Errno> {
+        let synced = self.sync();
+        let told = self.told.tell(seen, &self.faults());
+        synced.and(told)
+    }
+
+    /// A close of a handle that has seen failures up to `seen`.
+    ///
+    /// # Errors
+    /// Those of write-backs that it has not been told yet (E1, S5).
+    pub fn close_for(&self, seen: &AtomicU64) -> Result<(), Errno> {
+        let written = match self.space.promise() {
+            Promise::NotNeeded | Promise::Reserves => Ok(()),
+            Promise::AtClose => self.settle().map(drop),
+            Promise::AtSync => self.sync_once(),
+        };
+        self.free_surplus();
+        let told = self.told.tell(seen, &self.faults());
+        written.and(told)
+    }
+
+    /// S5.
+    fn sync_once(&self) -> Result<(), Errno> {
+        let begun = self.begun.load(SeqCst);
+        if self.synced.load(SeqCst) == begun {
+            return Ok(());
+        }
+        self.sync()?;
+        self.synced.fetch_max(begun, SeqCst);
+        Ok(())
+    }
+
+    /// Writes everything, makes it durable and closes the object, of a file without handles.
+    ///
+    /// # Errors
+    /// Those of the store. The object stays open then, with its unwritten bytes (E3).
+    pub fn write_out(&self) -> Result<(), Error> {
+        self.free_surplus();
+        let object = self.object();
+        let Err(error) = object.close() else { return Ok(()) };
+        let is_told = !self.told.owes(&self.faults());
+        if !matches!(error, Error::Failed { .. }) || !is_told {
+            return Err(error);
+        }
+        // A sync has failed before, and a program knows. The store is opened anew.
+        object.clean()?;
+        object.abandon();
         Ok(())
     }
 }

@@ -2,9 +2,9 @@
 //! object, and so its pages, after its last close, until other files need its descriptors.
 //!
 //! Rules:
-//! - **F1** A length changes under `File::length` (`file.rs`). An extending write raises `File::visible` when
-//!   it has ended. Reads end there, so no reader sees zeros where the engine lengthens a direct
-//!   store before it writes.
+//! - **F1** A length changes under `File::length` (`file.rs`). An extending write raises
+//!   `File::visible` when it has ended. Reads end there, so no reader sees zeros where the engine
+//!   lengthens a direct store before it writes.
 //! - **F2** A file is idle while it has no handles. Idle files are closed, the longest idle first,
 //!   when there are more than `files_max`.
 //! - **F3** When a file is opened or its attributes are asked for, its stamp is compared, unless no
@@ -20,24 +20,32 @@
 //!   has lost its last name loses its pages, dirty ones too.
 //! - **F6** A write-back changes the times of the lower file. Before attributes are shown, dirty
 //!   pages are therefore written: times do not change later without a change by a program.
+//! - **F7** A file without handles that the lower file system refuses to take stays open with its
+//!   unwritten bytes, and so does one whose error no program has got (E1 to E3, `told.rs`). Such
+//!   files do not count against `files_max`. When there are `unwritten_max` of them, a write that
+//!   would make a further file dirty first has one of them written, or fails with its error.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use octavo::disk::{OpenOptions, Store};
 use octavo::{CacheMode, Object, Partition};
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 
-use crate::file::{Access, File, lock};
+use crate::errors::errno_of;
+use crate::file::{Access, File};
 use crate::labels::{Opened, display_name};
 use crate::leases::Leases;
+use crate::lock::lock;
 use crate::lower::{self, Key, Stamp};
 use crate::nodes::Node;
 use crate::options::MountOptions;
+use crate::space::Promise;
 /// Chooses the partition of a file.
 pub type Chooser = dyn Fn(&Opened<'_>) -> Option<Partition> + Send + Sync;
 
@@ -46,6 +54,8 @@ struct Table {
     files: HashMap<Key, Arc<Entry>>,
     /// F2: idle files, in the order in which they became idle.
     idle: BTreeMap<u64, Arc<Entry>>,
+    /// F7: the one that was tried last comes last.
+    unwritten: BTreeMap<u64, Arc<Entry>>,
     next: u64,
 }
 
@@ -58,16 +68,32 @@ struct Entry {
 #[derive(Default)]
 struct State {
     handles: usize,
-    /// Its place among the idle files.
+    /// Its place among the idle files, or among those of F7.
     idle: Option<u64>,
+    unwritten: Option<u64>,
     /// It has left the table, or is about to.
     is_closed: bool,
 }
+
+/// A new object, and its file.
+struct Made {
+    object: Object,
+    stamp: Stamp,
+    promise: Promise,
+}
+
+/// The most files whose bytes are counted for `df` (S6): each count walks over all dirty pages.
+const UNRESERVED_MAX: usize = 64;
 
 /// All files of a mount whose pages are cached.
 pub struct Files {
     table: Mutex<Table>,
     files_max: usize,
+    /// F7, and how many there are now.
+    unwritten_max: usize,
+    unwritten_count: AtomicUsize,
+    /// What the file systems of files promise, by device (S5).
+    promises: Mutex<HashMap<(u32, u32), Promise>>,
     direct: bool,
     /// No other program changes files.
     is_exclusive: bool,
@@ -86,11 +112,26 @@ impl Files {
         options: &MountOptions,
         chooser: Arc<Chooser>,
     ) -> Result<Files, Errno> {
-        let &MountOptions { files_max, direct, .. } = options;
+        let &MountOptions { files_max, unwritten_max, direct, .. } = options;
         let is_exclusive = options.is_exclusive();
         let leases = options.has_leases().then(Leases::new).transpose()?;
         let table = Mutex::default();
-        Ok(Files { table, files_max, direct, is_exclusive, leases, chooser, root, root_file })
+        let files = Files {
+            table,
+            files_max,
+            unwritten_max,
+            unwritten_count: AtomicUsize::new(0),
+            promises: Mutex::default(),
+            direct,
+            is_exclusive,
+            leases,
+            chooser,
+            root,
+            root_file,
+        };
+        // Now, so that no thread of the mount has to ask.
+        files.promise_of(&files.root_file, &lower::stat(&files.root_file)?);
+        Ok(files)
     }
 
     /// The leases, if the mount takes them.
@@ -131,9 +172,7 @@ impl Files {
             }
             self.make_writable(&entry.file, node, access)?;
             state.handles += 1;
-            if let Some(place) = state.idle.take() {
-                lock(&self.table).idle.remove(&place);
-            }
+            self.take_out(&mut state);
             return Ok(entry.file.clone());
         }
     }
@@ -146,9 +185,9 @@ impl Files {
         access: Access,
         created: Option<OwnedFd>,
     ) -> Result<(Arc<Entry>, bool), Errno> {
-        let (object, stamp) = self.make_object(node, access, created)?;
+        let Made { object, stamp, promise } = self.make_object(node, access, created)?;
         let lease = self.leases.as_ref().map(|leases| leases.of(node));
-        let file = Arc::new(File::new(node.key, object, stamp, lease));
+        let file = Arc::new(File::new(node.key, object, stamp, lease, promise));
         let entry = Arc::new(Entry { file, state: Mutex::default() });
         let mut table = lock(&self.table);
         if let Some(other) = table.files.get(&node.key).cloned() {
@@ -167,7 +206,7 @@ impl Files {
     fn close_surplus(&self) {
         loop {
             let mut table = lock(&self.table);
-            if table.files.len() <= self.files_max {
+            if table.files.len() - table.unwritten.len() <= self.files_max {
                 return;
             }
             let Some((_, entry)) = table.idle.pop_first() else { return };
@@ -176,34 +215,99 @@ impl Files {
         }
     }
 
+    /// Takes a file from its place among those without handles.
+    fn take_out(&self, state: &mut State) {
+        if state.idle.is_none() && state.unwritten.is_none() {
+            return;
+        }
+        let mut table = lock(&self.table);
+        state.idle.take().map(|place| table.idle.remove(&place));
+        state.unwritten.take().map(|place| table.unwritten.remove(&place));
+        self.unwritten_count.store(table.unwritten.len(), Relaxed);
+    }
+
+    /// Puts a file without handles to the others: last among the idle ones, or those of F7.
+    fn put_in(&self, entry: &Arc<Entry>, state: &mut State, is_unwritten: bool) {
+        self.take_out(state);
+        let mut table = lock(&self.table);
+        table.next += 1;
+        let place = table.next;
+        if is_unwritten {
+            state.unwritten = Some(place);
+            table.unwritten.insert(place, entry.clone());
+        } else {
+            state.idle = Some(place);
+            table.idle.insert(place, entry.clone());
+        }
+        self.unwritten_count.store(table.unwritten.len(), Relaxed);
+    }
+
+    /// Looks at the first file of F7: it becomes idle if its bytes were written in the meantime.
+    fn review(&self) {
+        let first = lock(&self.table).unwritten.first_key_value().map(|(_, entry)| entry.clone());
+        let Some(entry) = first else { return };
+        let mut state = lock(&entry.state);
+        if state.unwritten.is_some() {
+            self.put_in(&entry, &mut state, entry.file.is_failing());
+        }
+    }
+
+    /// Lets a write to a file begin (F7).
+    ///
+    /// # Errors
+    /// That of a file which could not be written, when there are too many of these.
+    pub fn admit(&self, file: &File) -> Result<(), Errno> {
+        // Relaxed, here and elsewhere: the limit may be passed by a few.
+        while self.unwritten_count.load(Relaxed) >= self.unwritten_max && file.is_settled() {
+            let first = lock(&self.table).unwritten.first_key_value().map(|(_, entry)| entry.clone());
+            let Some(entry) = first else { break };
+            let cleaned = entry.file.object().clean();
+            self.review();
+            cleaned.map_err(|error| errno_of(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The files that could not be written yet, and their unwritten bytes.
+    pub fn unwritten(&self) -> (usize, u64) {
+        let entries: Vec<_> = lock(&self.table).files.values().cloned().collect();
+        let failing: Vec<_> = entries.iter().filter(|entry| entry.file.is_failing()).collect();
+        (failing.len(), failing.iter().map(|entry| entry.file.object().stat().dirty_bytes).sum())
+    }
+
+    /// Bytes of files that the lower file system has neither got nor reserved space for (S6), of
+    /// the first files at least.
+    pub fn unreserved_bytes(&self) -> u64 {
+        let is_unreserved = |file: &File| {
+            matches!(file.space.promise(), Promise::AtClose | Promise::AtSync) && !file.is_settled()
+        };
+        let entries: Vec<_> = {
+            let table = lock(&self.table);
+            let unreserved = table.files.values().filter(|entry| is_unreserved(&entry.file));
+            unreserved.take(UNRESERVED_MAX).cloned().collect()
+        };
+        entries.iter().map(|entry| entry.file.object().stat().dirty_bytes).sum()
+    }
+
     /// Closes a file if it has no handles (F5).
     fn close_idle(&self, entry: &Arc<Entry>, is_removed: bool) {
         let mut state = lock(&entry.state);
         if state.handles > 0 || state.is_closed {
             return;
         }
-        let object = entry.file.object();
-        match object.cache_mode() {
-            CacheMode::Writeback if !is_removed => {
-                if let Err(error) = object.close() {
-                    log::error!("{}: its last bytes could not be written: {error}", object.name());
-                    object.abandon();
-                }
-            }
-            _ => _ = object.abandon(),
+        let is_written_back = entry.file.object().cache_mode() == CacheMode::Writeback;
+        if is_removed || !is_written_back {
+            entry.file.object().abandon();
+        } else if let Err(error) = entry.file.write_out() {
+            log::warn!("{error}: its unwritten bytes stay in the cache, and are tried again");
+            return self.put_in(entry, &mut state, true);
         }
         state.is_closed = true;
-        let mut table = lock(&self.table);
-        state.idle.take().map(|place| table.idle.remove(&place));
-        table.files.remove(&entry.file.key);
+        self.take_out(&mut state);
+        lock(&self.table).files.remove(&entry.file.key);
     }
 
-    fn make_object(
-        &self,
-        node: &Node,
-        access: Access,
-        created: Option<OwnedFd>,
-    ) -> Result<(Object, Stamp), Errno> {
+    fn make_object(&self, node: &Node, access: Access, created: Option<OwnedFd>) -> Result<Made, Errno> {
         let place = node.place.at()?;
         // A descriptor that may write would keep the file from being executed below.
         let flags = if access.writes { OFlags::RDWR } else { OFlags::RDONLY };
@@ -230,12 +334,29 @@ impl Files {
             log::warn!("{name}: {error}");
             Errno::NFILE
         })?;
+        let writes_back = object.cache_mode() == CacheMode::Writeback && self.leases.is_none();
+        let promise = match access.writes && writes_back {
+            true => self.promise_of(&place, &stat),
+            false => Promise::NotNeeded,
+        };
         // A file that has bytes: others have nothing to read.
         if let Some(advice) = (stat.stx_size > 0).then(|| opened.advice()).flatten() {
             // It fails for a file of which the cache has no room.
             let _ = object.advise(0, object.len_bytes(), advice);
         }
-        Ok((object, Stamp::of(&stat)))
+        Ok(Made { object, stamp: Stamp::of(&stat), promise })
+    }
+
+    /// What the file system of a file promises to unwritten bytes (S5).
+    fn promise_of(&self, lower: impl AsFd, stat: &Statx) -> Promise {
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        if let Some(known) = lock(&self.promises).get(&device) {
+            return *known;
+        }
+        let found = rustix::fs::fstatfs(lower);
+        let promise = found.map_or(Promise::AtSync, |found| Promise::of_type(found.f_type as u64));
+        lock(&self.promises).insert(device, promise);
+        promise
     }
 
     /// Replaces an object that can only be read.
@@ -244,11 +365,12 @@ impl Files {
             return Ok(());
         }
         let _length = file.hold_length();
-        let (object, _) = self.make_object(node, access, None)?;
+        let made = self.make_object(node, access, None)?;
         let mut held = file.object_to_replace();
         // It has no dirty pages.
         held.abandon();
-        *held = object;
+        file.replace(&mut held, made.object);
+        file.space.promise_is(made.promise);
         Ok(())
     }
 
@@ -260,6 +382,10 @@ impl Files {
         if !file.object().store().is_direct() {
             return file.set_len_bytes(0);
         }
+        if !file.is_settled() {
+            // If the lower file system refuses, unwritten bytes must stay.
+            file.set_len_bytes(0)?;
+        }
         let _length = file.hold_length();
         let lower = lower::open_again(node.place.at()?, OFlags::RDWR)?;
         file.hide_all();
@@ -267,7 +393,8 @@ impl Files {
         // First, so that no write-back of a dirty page lengthens the file again.
         held.abandon();
         rustix::fs::ftruncate(&lower, 0)?;
-        (*held, _) = self.make_object(node, Access::WRITE, Some(lower))?;
+        let made = self.make_object(node, Access::WRITE, Some(lower))?;
+        file.replace(&mut held, made.object);
         Ok(())
     }
 
@@ -293,16 +420,13 @@ impl Files {
         let stat = if self.is_exclusive { node.stat() } else { entry.file.look(node) };
         let is_removed = stat.is_ok_and(|stat| stat.stx_nlink == 0);
         if !is_removed {
-            let mut table = lock(&self.table);
-            table.next += 1;
-            let place = table.next;
-            state.idle = Some(place);
-            table.idle.insert(place, entry.clone());
+            self.put_in(&entry, &mut state, entry.file.is_failing());
         }
         drop(state);
         if is_removed {
             self.close_idle(&entry, true);
         }
+        self.review();
         self.close_surplus();
     }
 
@@ -320,22 +444,30 @@ impl Files {
         let entries: Vec<_> = {
             let mut table = lock(&self.table);
             table.idle.clear();
+            table.unwritten.clear();
             table.files.drain().map(|(_, entry)| entry).collect()
         };
         let mut failed = Vec::new();
         for entry in entries {
+            entry.file.free_surplus();
             let object = entry.file.object();
             let closed = match object.cache_mode() {
                 CacheMode::Writeback => object.close(),
                 // The sync of the whole file system follows.
                 CacheMode::Writethrough => Ok(()),
             };
+            let lost = object.abandon();
             if let Err(error) = closed {
-                failed.push(error.to_string());
+                failed.push(format!("{error}: {lost} bytes lost"));
             }
-            object.abandon();
         }
         failed
+    }
+
+    /// Gives back the reserved space of all files (S4).
+    pub fn free_reserved(&self) {
+        let entries: Vec<_> = lock(&self.table).files.values().cloned().collect();
+        entries.iter().for_each(|entry| _ = entry.file.free_surplus());
     }
 
     /// The objects of all files.

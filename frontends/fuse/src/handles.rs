@@ -23,6 +23,8 @@ pub struct Open {
     pub appends: bool,
     /// Opened with `O_SYNC` or `O_DSYNC`.
     pub is_durable: bool,
+    /// The number of the last failure of a write-back that it has been told, or need not be (E1).
+    pub seen: AtomicU64,
 }
 
 impl Open {

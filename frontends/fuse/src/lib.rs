@@ -36,6 +36,7 @@ mod in_flight;
 mod labels;
 mod lease_calls;
 mod leases;
+mod lock;
 mod looks;
 mod lower;
 mod mounting;
@@ -46,6 +47,8 @@ mod options;
 mod place;
 mod reference;
 mod resident;
+mod space;
+mod told;
 mod uncached;
 mod wire;
 mod worker;
@@ -87,6 +90,11 @@ pub struct MountStat {
     pub nodes: usize,
     /// Files whose pages are kept.
     pub files: usize,
+    /// Files whose bytes could not be written back yet, and how many bytes these are. The cache
+    /// tries again.
+    pub unwritten_files: usize,
+    /// Their unwritten bytes.
+    pub unwritten_bytes: u64,
     /// Files whose pages are kept under a lease.
     pub leases: usize,
     /// Leases that other programs have broken.
@@ -104,6 +112,8 @@ impl MountStat {
         MountStat {
             nodes: self.nodes + other.nodes,
             files: self.files + other.files,
+            unwritten_files: self.unwritten_files + other.unwritten_files,
+            unwritten_bytes: self.unwritten_bytes + other.unwritten_bytes,
             leases: self.leases + other.leases,
             lease_breaks: self.lease_breaks + other.lease_breaks,
             requests: self.requests + other.requests,
@@ -242,10 +252,22 @@ impl Mount {
         match mount.begin(device, cache, at.is_some()) {
             Ok(()) => Ok(mount),
             Err(why) => {
-                let _ = mount.stop();
+                mount.undo();
                 Err(why)
             }
         }
+    }
+
+    /// Leaves nothing mounted after a start that has failed. Its descriptors of the device are
+    /// closed by now, except those of threads that serve already.
+    fn undo(&self) {
+        // `begin_stop` does not unmount if no thread serves.
+        if self.has_ended()
+            && let Err(error) = self.mounted.unmount()
+        {
+            log::warn!("cannot unmount {}: {error}", self.mounted.path().display());
+        }
+        self.stop();
     }
 
     /// Agrees with the kernel on the protocol, and starts the threads: of the source, or of a file
@@ -287,6 +309,13 @@ impl Mount {
         Ok(())
     }
 
+    /// Gives back the space that is reserved for files which programs have open. Call it after the
+    /// mount has ended.
+    pub fn free_reserved(&self) {
+        self.fs.files.free_reserved();
+        self.below.iter().for_each(Mount::free_reserved);
+    }
+
     /// Where the directory is mounted.
     pub fn path(&self) -> &Path {
         self.mounted.path()
@@ -303,12 +332,15 @@ impl Mount {
     }
 
     fn stat_of_one(&self) -> MountStat {
+        let (unwritten_files, unwritten_bytes) = self.fs.files.unwritten();
         let counts = self.counts.get().map(Vec::as_slice).unwrap_or_default();
         let sum = |of: fn(&Counts) -> &AtomicU64| counts.iter().map(|one| of(one).load(Relaxed)).sum();
         let leases = self.fs.files.leases();
         MountStat {
             nodes: self.fs.nodes.count(),
             files: self.fs.files.count(),
+            unwritten_files,
+            unwritten_bytes,
             leases: leases.map_or(0, |leases| leases.count()),
             lease_breaks: leases.map_or(0, |leases| leases.breaks()),
             requests: sum(|one| &one.requests),
@@ -389,6 +421,15 @@ impl Mount {
     pub fn stop(&self) -> Vec<String> {
         self.begin_stop();
         self.wait()
+    }
+}
+
+impl Drop for Mount {
+    /// Unmounts the directory, if it is still mounted: nobody could do it later.
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            self.begin_stop();
+        }
     }
 }
 

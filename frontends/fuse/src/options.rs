@@ -62,6 +62,10 @@ pub struct MountOptions {
     /// takes three, and one more for each time that it is open for writing. Default: an eighth of
     /// the process's descriptors.
     pub files_max: usize,
+    /// Most files without users whose bytes could not be written back and are kept to be tried
+    /// again. When there are so many, writes to further files fail with the error of these. Each
+    /// takes two descriptors. Default: a sixteenth of the process's descriptors.
+    pub unwritten_max: usize,
     /// Above this number of known files and directories the kernel is asked to forget some (Linux
     /// 6.18; older kernels forget when they are short of memory). Each takes about 400 bytes of
     /// the cache's `memory_max`; when that leaves no room, it is asked earlier. Default: 1 << 20.
@@ -95,6 +99,7 @@ impl Default for MountOptions {
             valid: None,
             threads,
             files_max: (descriptors / 8).max(16) as usize,
+            unwritten_max: (descriptors / 16).max(16) as usize,
             nodes_max: 1 << 20,
             places_max: (descriptors / 4).max(16) as usize,
             direct: true,
@@ -108,7 +113,12 @@ impl MountOptions {
     /// The options where this many file systems share the descriptors.
     pub(crate) fn divided(&self, count: usize) -> MountOptions {
         let part = |most: usize| (most / count.max(1)).max(SHARE_MIN.min(most));
-        MountOptions { files_max: part(self.files_max), places_max: part(self.places_max), ..self.clone() }
+        MountOptions {
+            files_max: part(self.files_max),
+            unwritten_max: part(self.unwritten_max),
+            places_max: part(self.places_max),
+            ..self.clone()
+        }
     }
 
     /// Those of a file system below the source.

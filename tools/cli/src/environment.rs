@@ -32,6 +32,9 @@ pub struct Environment {
     uid: u32,
     home: Option<PathBuf>,
     xdg_cache_home: Option<PathBuf>,
+    xdg_state_home: Option<PathBuf>,
+    /// The directory that the service manager has made for the service's state.
+    state_directory: Option<PathBuf>,
     xdg_runtime_dir: Option<PathBuf>,
     /// Device and inode of the stream that systemd has connected to the journal.
     journal_stream: Option<(u64, u64)>,
@@ -75,6 +78,12 @@ impl Environment {
             stored_max: number("FDSTORE").unwrap_or(0) as usize,
             home: path("HOME"),
             xdg_cache_home: path("XDG_CACHE_HOME"),
+            xdg_state_home: path("XDG_STATE_HOME"),
+            // systemd lists several, separated by colons.
+            state_directory: std::env::var("STATE_DIRECTORY")
+                .ok()
+                .and_then(|list| list.split(':').next().map(PathBuf::from))
+                .filter(|path| path.is_absolute()),
             xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
             journal_stream: std::env::var("JOURNAL_STREAM").ok().and_then(|stream| {
                 let (device, inode) = stream.split_once(':')?;
@@ -131,6 +140,18 @@ impl Environment {
                 "neither XDG_CACHE_HOME nor HOME is set, so there is no directory for the demo disk; use --config FILE"
                     .into(),
             )),
+        }
+    }
+
+    /// The directory for files that outlive the process, such as logs: `$STATE_DIRECTORY`,
+    /// `$XDG_STATE_HOME/octavo`, `/var/lib/octavo-mount` for root (the service's user owns
+    /// `/var/lib/octavo`), or `~/.local/state/octavo`.
+    pub fn state_dir(&self) -> Option<PathBuf> {
+        match (&self.state_directory, &self.xdg_state_home, &self.home) {
+            (Some(state), ..) => Some(state.clone()),
+            (None, Some(state), _) => Some(state.join("octavo")),
+            (None, None, _) if self.uid == 0 => Some(PathBuf::from("/var/lib/octavo-mount")),
+            (None, None, home) => home.as_ref().map(|home| home.join(".local/state/octavo")),
         }
     }
 
@@ -215,6 +236,8 @@ mod tests {
             uid,
             home: home.map(Into::into),
             xdg_cache_home: cache.map(Into::into),
+            xdg_state_home: None,
+            state_directory: None,
             xdg_runtime_dir: runtime.map(Into::into),
             journal_stream: None,
             notify_socket: None,
@@ -236,6 +259,13 @@ mod tests {
         assert_eq!(bare.nbd_socket(), Path::new("/tmp/octavo-7/nbd.sock"));
         assert_eq!(bare.cache_dir().unwrap(), Path::new("/home/u/.cache/octavo"));
         assert_eq!(environment(0, None, None, None).runtime_dir(), Path::new("/run/octavo"));
+        assert_eq!(bare.state_dir().unwrap(), Path::new("/home/u/.local/state/octavo"));
+        let root = environment(0, None, None, Some("/root"));
+        assert_eq!(root.state_dir().unwrap(), Path::new("/var/lib/octavo-mount"));
+        let own = Environment { xdg_state_home: Some("/s".into()), ..root };
+        assert_eq!(own.state_dir().unwrap(), Path::new("/s/octavo"));
+        let service = Environment { state_directory: Some("/var/lib/private/o".into()), ..own };
+        assert_eq!(service.state_dir().unwrap(), Path::new("/var/lib/private/o"));
         assert_eq!(environment(0, None, None, None).cache_dir().unwrap_err().exit_status(), 2);
     }
 }

@@ -371,7 +371,7 @@ impl FileStore {
     }
 
     /// Calls `change` with no I/O in flight, and with no watch comparing lengths.
-    fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
+    pub(crate) fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
         // L3.
         let _closed = self.gate.close();
         // W2.
@@ -381,6 +381,11 @@ impl FileStore {
         let result = change();
         self.ended.fetch_add(1, Ordering::SeqCst);
         result
+    }
+
+    /// The descriptor whose I/O passes through the kernel's page cache.
+    pub(crate) fn buffered(&self) -> &File {
+        self.descriptor(Channel::Tail)
     }
 
     /// L4 to L6.

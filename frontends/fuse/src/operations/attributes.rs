@@ -107,12 +107,14 @@ impl Fs {
     pub(super) fn statfs(&self, request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
         let found = rustix::fs::fstatvfs(node.place.at()?)?;
+        // S6.
+        let unreserved = self.files.unreserved_bytes().div_ceil(found.f_frsize.max(1));
         put(
             out,
             &StatfsOut {
                 blocks: found.f_blocks,
-                bfree: found.f_bfree,
-                bavail: found.f_bavail,
+                bfree: found.f_bfree.saturating_sub(unreserved),
+                bavail: found.f_bavail.saturating_sub(unreserved),
                 files: found.f_files,
                 ffree: found.f_ffree,
                 bsize: found.f_bsize as u32,

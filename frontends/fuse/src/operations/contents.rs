@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use octavo::CacheMode;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
@@ -33,7 +34,9 @@ pub struct WritePlan {
     pub open: Arc<Open>,
     pub offset: u64,
     pub len: usize,
-    /// The bytes end past the file's end, or are appended. Without the cache: are appended.
+    /// The bytes go to the file's end, wherever that is.
+    pub appends: bool,
+    /// The bytes end past the file's end, are appended, or need space (S1).
     pub extends: bool,
     pub change: Change,
 }
@@ -71,7 +74,7 @@ impl WritePlan {
     /// many were written.
     pub fn write_uncached(&self, bytes: &[u8]) -> Option<Result<usize, Errno>> {
         let writer = self.open.writer.as_ref()?;
-        Some(writer.write((!self.extends).then_some(self.offset), bytes, self.open.is_durable))
+        Some(writer.write((!self.appends).then_some(self.offset), bytes, self.open.is_durable))
     }
 
     /// Has reads of the range wait. Returns the number of the write, for its end.
@@ -86,13 +89,13 @@ impl WritePlan {
     /// # Errors
     /// Those of the lower file system.
     pub fn write_now(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        let Open { file, appends, is_durable, .. } = &*self.open;
+        let Open { file, is_durable, seen, .. } = &*self.open;
         let written = match self.extends {
-            true => file.extend((!appends).then_some(self.offset), bytes)?,
+            true => file.extend((!self.appends).then_some(self.offset), bytes)?,
             false => file.write_at(self.offset, bytes)?,
         };
         if *is_durable {
-            file.sync()?;
+            file.sync_for(seen)?;
         }
         Ok(written)
     }
@@ -128,8 +131,9 @@ impl Fs {
         (file, writer): (Arc<File>, Option<Writer>),
         flags: OFlags,
     ) -> OpenOut {
+        let (seen, may_tell) = file.open_handle();
         // Only then does a close have errors to tell: those of write-backs.
-        let writes_back = flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+        let writes_back = (flags.intersects(OFlags::WRONLY | OFlags::RDWR) || may_tell)
             && file.object().cache_mode() == CacheMode::Writeback;
         let noflush = if writes_back { 0 } else { open::NOFLUSH };
         let handle = Open {
@@ -138,6 +142,7 @@ impl Fs {
             writer,
             appends: flags.contains(OFlags::APPEND),
             is_durable: flags.intersects(OFlags::SYNC | OFlags::DSYNC),
+            seen: AtomicU64::new(seen),
         };
         let fh = self.handles.add(Handle::File(Arc::new(handle)));
         OpenOut { fh, open_flags: open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES | noflush, backing_id: 0 }
@@ -201,10 +206,11 @@ impl Fs {
         Ok(())
     }
 
-    /// A close. Errors of write-backs that nobody has been told yet are told here.
+    /// A close. Errors of write-backs that the handle has not been told yet are told here (E1).
     pub(super) fn flush(&self, mut request: Request<'_>) -> Result<(), Errno> {
         let FlushIn { fh, .. } = request.body.take()?;
-        self.handles.file(fh)?.file.check()
+        let open = self.handles.file(fh)?;
+        open.file.close_for(&open.seen)
     }
 
     pub(super) fn fsync(&self, mut request: Request<'_>) -> Result<(), Errno> {
@@ -213,7 +219,7 @@ impl Fs {
         if let Some(synced) = open.sync_uncached(flags & FSYNC_DATA != 0) {
             return synced;
         }
-        open.file.sync()?;
+        open.file.sync_for(&open.seen)?;
         if flags & FSYNC_DATA != 0 {
             return Ok(());
         }
@@ -236,12 +242,15 @@ impl Fs {
         if write_flags & WRITE_KILL_SUIDGID != 0 {
             self.take_privileges(&open.node, &request)?;
         }
+        if open.writer.is_none() && open.file.object().cache_mode() == CacheMode::Writeback {
+            self.files.admit(&open.file)?;
+        }
         let change = open.file.change();
         // A write-back of the kernel's own pages has its offset, whatever the file was opened with.
         let appends = open.appends && write_flags & wire::WRITE_CACHE == 0;
         // Without the cache, the kernel knows the end.
-        let extends = appends || open.writer.is_none() && end > open.file.len_bytes();
-        Ok(WritePlan { open, offset, len, extends, change })
+        let extends = appends || open.writer.is_none() && !open.file.is_ready_for(&(offset..end));
+        Ok(WritePlan { open, offset, len, appends, extends, change })
     }
 
     pub(super) fn fallocate(&self, mut request: Request<'_>) -> Result<(), Errno> {

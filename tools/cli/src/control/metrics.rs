@@ -159,9 +159,13 @@ fn mounts(encoder: &mut DescriptorEncoder<'_>, mounts: &[MountReport]) -> Result
         return Ok(());
     }
     type Of = fn(&MountReport) -> u64;
-    let figures: [(&str, &str, Of); 3] = [
+    let figures: [(&str, &str, Of); 5] = [
         ("mount_nodes", "Files and directories that the kernel knows", |mount| mount.nodes),
         ("mount_files", "Files whose pages are kept", |mount| mount.files),
+        ("mount_unwritten_files", "Files whose bytes could not be written back yet", |mount| {
+            mount.unwritten_files
+        }),
+        ("mount_unwritten_bytes", "Bytes that could not be written back yet", |mount| mount.unwritten_bytes),
         ("mount_mounted", "0 if someone has unmounted the directory", |mount| u64::from(mount.is_mounted)),
     ];
     for (name, what, figure) in figures {

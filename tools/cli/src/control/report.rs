@@ -74,6 +74,9 @@ pub struct MountReport {
     pub nodes: u64,
     /// Files whose pages are kept.
     pub files: u64,
+    /// Files whose bytes could not be written back yet, and how many bytes these are.
+    pub unwritten_files: u64,
+    pub unwritten_bytes: u64,
 }
 
 /// The memory that all partitions share.

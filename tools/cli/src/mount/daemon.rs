@@ -3,20 +3,27 @@
 //!
 //! The second process is no child of a fork: it has one thread, and nothing of the first one's
 //! memory. Its standard output is a pipe to the first process, which ends when a line arrives.
-//! Until then, errors go to the standard error of the first process.
+//! Until then, errors go to the standard error of the first process; afterwards to a log, which has
+//! at most [`LOG_BYTES_MAX`], and a predecessor of the same length.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
 
+use super::place;
 use crate::error::Error;
 use crate::{logger, output, own};
 
-/// Runs the program with these words in the background. Returns once its mount is usable.
-pub fn start(words: impl IntoIterator<Item = OsString>, quiet: bool) -> Result<(), Error> {
+/// The length at which a log becomes the predecessor of a new one, in bytes.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+/// Runs the program with these words in the background. Returns once its mount, at `path`, is
+/// usable. Leaves nothing mounted otherwise.
+pub fn start(words: impl IntoIterator<Item = OsString>, path: &Path, quiet: bool) -> Result<(), Error> {
     let failed = |error| Error::failed(format!("cannot run in the background: {error}"));
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
@@ -31,6 +38,8 @@ pub fn start(words: impl IntoIterator<Item = OsString>, quiet: bool) -> Result<(
     }
     // It has said why.
     let status = process.wait().map_err(failed)?;
+    // Or it was killed, and could not clean up.
+    place::remove_dead(path);
     match (status.code(), status.signal()) {
         (Some(2), _) => Err(Error::Config(Vec::new())),
         (_, Some(signal)) => Err(Error::failed(format!("ended by signal {signal} before it was mounted"))),
@@ -69,4 +78,64 @@ pub fn open_log(path: &Path) -> Result<File, Error> {
     own::check(path).map_err(|why| Error::failed(format!("the log {} {why}", path.display())))?;
     let opened = File::options().create(true).append(true).open(path);
     opened.map_err(|error| Error::failed(format!("cannot open the log {}: {error}", path.display())))
+}
+
+/// Bounds the log of this process: it becomes the predecessor of a new one when it is long enough.
+/// Files that are no regular ones are left alone.
+pub fn bound_log(path: PathBuf) -> Result<(), Error> {
+    let failed = |error| Error::failed(format!("cannot start a thread: {error}"));
+    let (told, lines) = sync_channel(1);
+    // One message is enough, however many lines there are.
+    logger::listen(move |_| _ = told.try_send(()));
+    let keep = move || keep_short(&path, &lines);
+    std::thread::Builder::new().name("log".into()).spawn(keep).map_err(failed)?;
+    Ok(())
+}
+
+/// A thread of its own: the directory of the log may hang, and lines must not wait for it.
+fn keep_short(path: &Path, lines: &Receiver<()>) {
+    while lines.recv().is_ok() {
+        if let Ok(Some(fresh)) = rotated(path, LOG_BYTES_MAX) {
+            // It fails only for descriptors that are not open.
+            let _ = rustix::stdio::dup2_stderr(&fresh);
+        }
+    }
+}
+
+/// Renames a log of this length or more to that of its predecessor. Returns a new one.
+fn rotated(path: &Path, bytes_max: u64) -> std::io::Result<Option<File>> {
+    let metadata = std::fs::symlink_metadata(path)?;
+    if !metadata.is_file() || metadata.len() < bytes_max {
+        return Ok(None);
+    }
+    std::fs::rename(path, predecessor(path))?;
+    File::options().create(true).append(true).open(path).map(Some)
+}
+
+/// The log before this one: `mount.log.1`.
+fn predecessor(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or(OsStr::new("log")).to_owned();
+    name.push(".1");
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_has_one_predecessor() {
+        let directory = std::env::temp_dir().join(format!("octavo-daemon-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("mount.log");
+        for text in ["first", "second", "third"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(rotated(&path, 100).unwrap().is_none());
+            assert!(rotated(&path, 5).unwrap().is_some());
+            assert_eq!(std::fs::read_to_string(directory.join("mount.log.1")).unwrap(), text);
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+        }
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 2);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use octavo::{Cache, Object, Partition};
-use octavo_fuse::{Mount, MountOptions, Opened};
+use octavo_fuse::{Mount, MountOptions, MountStat, Opened};
 use octavo_s3::{Prefix, PrefixOptions};
 
 use crate::own;
@@ -78,11 +78,14 @@ impl Lower {
         }
     }
 
-    /// Files and directories that the kernel knows, and files whose pages are kept.
-    pub fn counts(&self) -> (usize, usize) {
+    /// What it has at the moment.
+    pub fn stat(&self) -> MountStat {
         match self {
-            Lower::Directory { mount, .. } => (mount.stat().nodes, mount.stat().files),
-            Lower::Prefix { prefix, .. } => (prefix.stat().nodes, prefix.stat().files),
+            Lower::Directory { mount, .. } => mount.stat(),
+            Lower::Prefix { prefix, .. } => {
+                let stat = prefix.stat();
+                MountStat { nodes: stat.nodes, files: stat.files, ..MountStat::default() }
+            }
         }
     }
 
@@ -91,6 +94,13 @@ impl Lower {
         match self {
             Lower::Directory { mount, .. } => mount.objects(),
             Lower::Prefix { prefix, .. } => prefix.objects(),
+        }
+    }
+
+    /// Gives back the space that is reserved for its open files. Call it after it has ended.
+    pub fn free_reserved(&self) {
+        if let Lower::Directory { mount, .. } = self {
+            mount.free_reserved();
         }
     }
 

@@ -8,6 +8,7 @@
 //! 5. The directory is unmounted, requests in flight are completed, and all bytes made durable.
 
 mod daemon;
+mod journal;
 mod lower;
 mod mount_octavo;
 mod options;
@@ -18,7 +19,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueHint};
 use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
@@ -27,11 +28,12 @@ use crate::config::DRAIN_TIMEOUT_DEFAULT;
 use crate::config::s3::S3Section;
 use crate::control::drain;
 use crate::control::stop::{self, Stop};
-use crate::environment::Environment;
+use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
 use crate::remotes::Remotes;
 use crate::{limits, mounts, output, units};
+use journal::Journal;
 use lower::{Asked, Lower};
 pub use mount_octavo::{Helper, is_helper};
 use options::Options;
@@ -65,7 +67,8 @@ Options of -o (as in fstab; separated by commas):
   threads=N               [default: one for each processor, 2 to 16]
   files_max=N             files whose pages are kept, open or not
   nodes_max=N             files and directories that the kernel may know at a time
-  log=FILE                where the log goes with --daemon
+  log=FILE                where the log goes with --daemon, up to 1 MiB and then to FILE.1
+                          [default: mount-PATH.log in the state directory]
 Options of mount(8) such as noauto, nofail, _netdev, user and x-... are ignored.
 
 Examples:
@@ -163,12 +166,15 @@ pub fn run(
         if !list.is_empty() {
             words.extend(["-o".into(), list.into()]);
         }
+        match &options.log {
+            Some(log) => drop(daemon::open_log(log)?),
+            None => options.log = default_log(environment, &path),
+        }
         if let Some(log) = &options.log {
-            daemon::open_log(log)?;
             words.extend(["-o".into(), format!("log={}", log.display()).into()]);
         }
-        words.extend(["--".into(), source.into(), path.into()]);
-        return daemon::start(words, loudness.quiet);
+        words.extend(["--".into(), source.into(), path.clone().into()]);
+        return daemon::start(words, &path, loudness.quiet);
     }
     if arguments.in_background {
         daemon::leave();
@@ -182,11 +188,58 @@ pub fn run(
         // Errors until now were those of a command, without the time.
         logger::change(log.of_server(&Wishes::default(), &Wishes::default()));
         match arguments.in_background {
-            true => daemon::ready(line, log_file),
+            true => {
+                daemon::ready(line, log_file)?;
+                log_file.map_or(Ok(()), |log| daemon::bound_log(log.to_owned()))
+            }
             false if loudness.quiet => Ok(()),
             false => output::notice(line),
         }
     })
+}
+
+/// The log of a mount at `path` that names no other, if it can be written.
+fn default_log(environment: &Environment, path: &Path) -> Option<PathBuf> {
+    let directory = environment.state_dir()?;
+    make_private_dir(&directory).ok()?;
+    let log = journal::log_of(&directory, path);
+    // A comma would begin another option.
+    let is_usable = !log.to_string_lossy().contains(',') && !mounts::resolved(&log).starts_with(path);
+    (is_usable && daemon::open_log(&log).is_ok()).then_some(log)
+}
+
+/// Opens the journal of a mount that writes back, and shows what earlier mounts of the source have
+/// lost. A mount without a journal only lacks the next one's message.
+fn open_journal(environment: &Environment, options: &Options, source: &Path) -> Option<Journal> {
+    if options.mount.read_only || options.cache_mode == CacheMode::Writethrough {
+        return None;
+    }
+    let shown = source.display();
+    let opened = environment.state_dir().ok_or_else(|| "there is no directory for it".to_owned());
+    match opened.and_then(|directory| Journal::open(&directory, source)) {
+        Ok((journal, lost)) => {
+            for line in lost {
+                log::error!("an earlier mount of {shown} has lost bytes: {line}");
+            }
+            Some(journal)
+        }
+        Err(why) => {
+            log::warn!("{shown}: no record of bytes that may be lost: {why}");
+            None
+        }
+    }
+}
+
+/// Gives up the objects that could not be drained, and names them: in the error, and for the next
+/// mount.
+fn give_up(refusals: Vec<drain::Refusal>, path: &Path, journal: Option<&Journal>) -> Error {
+    let lost: Vec<String> = refusals.into_iter().map(drain::lost).collect();
+    let at = logger::timestamp(SystemTime::now());
+    let lines: Vec<String> = lost.iter().map(|line| format!("{at} {}: {line}", path.display())).collect();
+    if let Some(Err(error)) = journal.map(|journal| journal.add(&lines)) {
+        log::error!("the next mount cannot tell what is lost: {error}");
+    }
+    Error::Failed(lost)
 }
 
 /// Steps 3 to 5. `ready` gets the line that says that the directory is mounted.
@@ -217,6 +270,7 @@ fn serve(
     let (end, ended) = channel();
     let signalled = end.clone();
     stop.watch(&cache);
+    let journal = open_journal(environment, options, source);
     let remotes = Remotes::new(&cache, S3Section::default());
     let choose = move |_: &Asked<'_>| partition.clone();
     let mount =
@@ -251,12 +305,14 @@ fn serve(
         }
         supervisor.extend(LAST_WORD);
     });
-    told?;
     if !refusals.is_empty() {
-        return Err(Error::Failed(refusals.into_iter().map(drain::lost).collect()));
+        return Err(give_up(refusals, path, journal.as_ref()));
+    }
+    if mount.has_ended() {
+        mount.free_reserved();
     }
     drain::close(&cache);
-    Ok(())
+    told
 }
 
 /// What is mounted where, and how, in a line.

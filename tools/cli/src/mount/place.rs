@@ -65,6 +65,13 @@ pub fn target(source: &Path, path: &Path) -> Result<PathBuf, String> {
     Err(format!("the dead mounts at {shown} cannot be removed: unmount them"))
 }
 
+/// Removes the dead mount of a program of ours that has ended while it started.
+pub fn remove_dead(path: &Path) {
+    if std::fs::metadata(path).is_err_and(|error| mounts::is_dead(&error)) && is_ours(path) {
+        mounts::detach(&mounts::resolved(path));
+    }
+}
+
 /// Checks directories that may be mounted already. The error is a sentence.
 pub fn rehearse(source: &Path, path: &Path) -> Result<(), String> {
     let source = self::source(source)?;

@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use octavo::{Cache, Object, Partition};
-use octavo_fuse::MountOptions;
+use octavo_fuse::{MountOptions, MountStat};
 
 use super::lower::{Asked, Lower};
 use super::place;
+use crate::config::DRAIN_TIMEOUT_DEFAULT;
 use crate::config::mount::Pattern;
+use crate::control::drain;
 use crate::lock::lock;
 use crate::own;
 use crate::remotes::Remotes;
@@ -90,9 +92,11 @@ impl Served {
             if !is_expected.load(Ordering::Relaxed) {
                 log::warn!("{shown} was unmounted; a reload mounts it again");
             }
+            // A store that refuses is tried again for a while, as at the end of the server.
+            drain::drain(watched.objects(), DRAIN_TIMEOUT_DEFAULT, |_| {});
             let lost = watched.stop();
             for why in &lost {
-                log::error!("{shown}: {why}");
+                log::error!(event = "given-up"; "{shown}: {why}");
             }
             let _ = closed.send(lost);
         });
@@ -116,9 +120,9 @@ impl Served {
         self.mount.has_ended()
     }
 
-    /// Files and directories that the kernel knows, and files whose pages are kept.
-    pub fn counts(&self) -> (usize, usize) {
-        self.mount.counts()
+    /// What it has at the moment.
+    pub fn stat(&self) -> MountStat {
+        self.mount.stat()
     }
 
     /// The objects of its files, whose names are paths below the source.

@@ -213,6 +213,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool, start: Start<'_>)
     catalog.server.hold();
     catalog.server.inherit(std::mem::take(&mut inheritance.estate.listeners));
     let warm = take_over::expect(catalog, &mut inheritance);
+    let mut undo = mounts::Undo(Some(&catalog.mounts));
     let purpose = if has_predecessor { Purpose::Succeed } else { Purpose::Start };
     catalog.apply(config.clone(), purpose, &mut |_| {})?;
     take_over::add(catalog, &inheritance.asked, &predecessor)?;
@@ -241,6 +242,7 @@ fn serve(config: &Config, catalog: &Arc<Catalog>, quiet: bool, start: Start<'_>)
         output::notice(&banner(config, &exports, &addresses, scraped_at.as_deref(), mounted.is_some()))?;
     }
 
+    undo.0 = None;
     let ending = loop {
         match wait(&ended, catalog, &health) {
             Ending::Succession(successor) if !hand_over::is_ready(catalog, &successor) => {}

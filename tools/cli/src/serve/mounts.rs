@@ -84,18 +84,31 @@ impl Mounts {
         let list = self.list();
         let report = |mounted: &Mounted| {
             let served = &mounted.served;
-            let (nodes, files) = served.counts();
+            let stat = served.stat();
             MountReport {
                 path: served.path().display().to_string(),
                 source: served.source().display().to_string(),
                 partitions: served.partitions(),
                 read_only: mounted.section.read_only,
                 is_mounted: !served.has_ended(),
-                nodes: nodes as u64,
-                files: files as u64,
+                nodes: stat.nodes as u64,
+                files: stat.files as u64,
+                unwritten_files: stat.unwritten_files as u64,
+                unwritten_bytes: stat.unwritten_bytes,
             }
         };
         list.iter().map(report).collect()
+    }
+}
+
+/// Ends the mounts of a server whose start fails: it would leave dead ones behind.
+pub struct Undo<'m>(pub Option<&'m Mounts>);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if let Some(mounts) = self.0 {
+            mounts.end(Duration::ZERO);
+        }
     }
 }
 

@@ -182,13 +182,50 @@ fn a_daemon_returns_when_its_mount_is_usable_and_holds_no_terminal() {
     assert!(!is_mounted(&target));
 }
 
+/// Regression: the mount was left behind, dead, with its server gone.
+#[test]
+fn a_start_that_fails_leaves_nothing_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let (_directory, source, target) = directories();
+    // The buffers of so many threads do not fit.
+    let options = ["-o", "threads=256,memory_max=16m"];
+    for daemon in [&[][..], &["--daemon"]] {
+        let words = [&["mount"][..], daemon, &options, &[path(&source), path(&target)]].concat();
+        let said = octavo_fails(&words, 1);
+        assert!(!is_mounted(&target), "{words:?}: {said}");
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
+    }
+}
+
+/// A mount in the background has a log, though nobody has asked for one.
+#[test]
+fn a_daemon_has_a_log_in_the_state_directory() {
+    if !can_mount() {
+        return;
+    }
+    let (directory, source, target) = directories();
+    let state = directory.join("state");
+    let mut daemon = program(&["mount", "--daemon", "--writeback", path(&source), path(&target)]);
+    assert!(daemon.env("XDG_STATE_HOME", &state).status().unwrap().success());
+    unmount(&target);
+    let files = || fs::read_dir(state.join("octavo")).unwrap().map(|entry| entry.unwrap().path());
+    let log = files().find(|file| file.extension().is_some_and(|kind| kind == "log")).unwrap();
+    wait_until(|| "no log".into(), || fs::read_to_string(&log).is_ok_and(|log| log.contains("unmounted")));
+    // And room for the names of what it may lose.
+    let lost = files().find(|file| path(file).contains("/lost-")).unwrap();
+    assert_eq!(fs::metadata(lost).unwrap().len(), 64 << 10);
+}
+
 /// `mount.octavo` with these words.
 fn helper(directory: &Directory, words: &[&str]) -> Output {
     let link = directory.join("mount.octavo");
     if !link.exists() {
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_octavo"), &link).unwrap();
     }
-    Command::new(link).args(words).output().unwrap()
+    let state = directory.join("state");
+    Command::new(link).args(words).env("XDG_STATE_HOME", state).output().unwrap()
 }
 
 #[test]

@@ -25,7 +25,10 @@ fn block(directory: &Directory, language: &str, text: &str) -> String {
 fn paste(directory: &Directory, lines: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_octavo"));
     let folder = path(program.parent().unwrap()).to_owned();
-    shell_succeeds(&directory.join(""), &format!("PATH={folder}:$PATH\n{lines}"))
+    shell_succeeds(
+        &directory.join(""),
+        &format!("export PATH={folder}:$PATH XDG_STATE_HOME=$PWD/state\n{lines}"),
+    )
 }
 
 #[test]

@@ -12,10 +12,13 @@ use serde_json::Value;
 /// How long a slow machine may take for a step that is usually immediate.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Where the logs of mounts in the background go.
+const STATE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/state");
+
 /// The program with these arguments.
 pub fn program(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-    command.args(words);
+    command.args(words).env("XDG_STATE_HOME", STATE);
     command
 }
 
