@@ -1,7 +1,7 @@
 //! The rule for names of partitions, groups and objects, for the library and everything built on
 //! it.
 //!
-//! Not here: which names are taken, and what a slash means (`api/cache.rs`, `control/plan.rs`).
+//! Not here: which names are taken (`control/roster.rs`).
 
 /// The most levels of a name. Each level of a partition's name is a group, which every plan
 /// visits; paths of files have fewer levels.
@@ -48,6 +48,22 @@ pub fn check_name(name: &str) -> Result<(), String> {
         true => Ok(()),
         false => Err("a name cannot begin or end with a space".into()),
     }
+}
+
+/// Returns the groups above a partition, outermost first.
+///
+/// # Examples
+/// ```
+/// assert!(octavo::groups_of("host/vm1/disk0").eq(["host", "host/vm1"]));
+/// ```
+pub fn groups_of(name: &str) -> impl Iterator<Item = &str> {
+    let slashes = name.char_indices().filter(|(at, c)| *c == '/' && *at > 0);
+    slashes.map(|(at, _)| &name[..at])
+}
+
+/// Whether a name has an empty level between two slashes, or after the last one.
+pub(crate) fn has_empty_level(name: &str) -> bool {
+    name.ends_with('/') || groups_of(name).any(|group| group.ends_with('/'))
 }
 
 /// Returns whether a character is displayed, on its own or as a part of the character before it.

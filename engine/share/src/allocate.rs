@@ -8,6 +8,9 @@
 //! look-ahead (Qureshi, Patt, "Utility-Based Cache Partitioning", MICRO '06): again and again, the
 //! stretch of growth that saves most misses per byte is granted, however long it is.
 
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
 use crate::limits::WEIGHT_DEFAULT;
 use crate::spread::{spread, whole};
 use crate::state::{Leaf, Pace, State, Trend};
@@ -77,6 +80,16 @@ impl<'s> Tree<'s> {
     pub fn above(&self, node: usize) -> impl Iterator<Item = usize> + use<'s> {
         let state = self.state;
         std::iter::successors(Some(node), move |node| state.nodes[*node].parent)
+    }
+
+    /// Returns, by node, the partitions that are the node or below it, in ascending order. The
+    /// length of all lists together is the number of partitions times the depth of the tree.
+    pub fn members(&self) -> Vec<Vec<usize>> {
+        let mut members = vec![Vec::new(); self.state.nodes.len()];
+        for leaf in &self.leaves {
+            self.above(*leaf).for_each(|node| members[node].push(*leaf));
+        }
+        members
     }
 
     /// Returns the bytes that a partition may still get: the minimum of its own room and that of
@@ -149,6 +162,8 @@ impl<'s> Tree<'s> {
     /// `low`), each partition gets the same fraction of what it lacks.
     pub fn keep_promises(&mut self) {
         let all = self.leaves.clone();
+        let members = self.members();
+        let weights = self.weights();
         for leaf in &all {
             // A partition always has a granule, even if that exceeds the total.
             self.give(*leaf, self.granule);
@@ -171,18 +186,11 @@ impl<'s> Tree<'s> {
             for group in (0..self.sizes.len()).rev().filter(|node| self.state.nodes[*node].leaf.is_none()) {
                 let lack = to[group].saturating_sub(self.sizes[group]).min(self.left());
                 if lack > 0 {
-                    let members: Vec<usize> = all
-                        .iter()
-                        .copied()
-                        .filter(|leaf| self.above(*leaf).any(|node| node == group))
-                        .collect();
-                    let weights = self.weights();
-                    self.raise(&members, |leaf| weights[leaf], |_| u64::MAX, Ceiling::Max, lack);
+                    self.raise(&members[group], |leaf| weights[leaf], |_| u64::MAX, Ceiling::Max, lack);
                 }
             }
         }
         let new = self.leaves_that(|leaf| leaf.is_new && !leaf.is_unused);
-        let weights = self.weights();
         let sum: u128 = all.iter().map(|leaf| u128::from(weights[*leaf])).sum::<u128>().max(1);
         let total = self.state.total_bytes;
         let granule = self.granule;
@@ -258,30 +266,27 @@ impl<'s> Tree<'s> {
     // Look-ahead
 
     fn share_ahead(&mut self, mut left: u64, drag: Drag) {
-        let mut offers: Vec<(f64, u64)> =
+        let mut offers: BinaryHeap<Offer> =
             self.leaves.iter().map(|leaf| self.offer(*leaf, left, drag)).collect();
         // Each iteration reaches a known size of a curve, or fills a partition or one of its
         // groups. So there are not many more iterations than points.
         let most =
             self.leaves.iter().map(|leaf| self.worth(*leaf).of.curve.points().count() + 3).sum::<usize>() * 2;
         for _ in 0..most {
-            let best = (0..offers.len()).max_by(|one, other| offers[*one].0.total_cmp(&offers[*other].0));
-            let Some(best) = best.filter(|best| offers[*best].0 > 0.0) else { break };
-            let leaf = self.leaves[best];
-            let (_, bytes) = offers[best];
-            let possible = bytes.min(self.room(leaf, Ceiling::High)).min(left / self.granule * self.granule);
-            if possible == bytes {
-                self.give(leaf, bytes);
-                left -= bytes;
+            let Some(best) = offers.pop().filter(|best| best.saved_per_byte > 0.0) else { break };
+            let room = self.room(best.leaf, Ceiling::High);
+            if best.bytes <= room.min(left / self.granule * self.granule) {
+                self.give(best.leaf, best.bytes);
+                left -= best.bytes;
             }
             // The partition's next offer, or what is left of this one after others were served.
-            offers[best] = self.offer(leaf, left, drag);
+            offers.push(self.offer(best.leaf, left, drag));
         }
     }
 
-    /// Returns the misses per byte that a partition's best stretch of growth saves, and the length
-    /// of that stretch in bytes, in whole granules.
-    fn offer(&self, leaf: usize, left: u64, drag: Drag) -> (f64, u64) {
+    /// Returns the stretch of growth, in whole granules, that saves most misses per byte of a
+    /// partition.
+    fn offer(&self, leaf: usize, left: u64, drag: Drag) -> Offer {
         let worth = self.worth(leaf);
         let base = self.sizes[leaf];
         let most = self.room(leaf, Ceiling::High).min(left) / self.granule * self.granule;
@@ -290,11 +295,13 @@ impl<'s> Tree<'s> {
         let lengths = lengths
             .filter(|bytes| *bytes > base)
             .map(|bytes| (bytes - base).next_multiple_of(self.granule).min(most));
-        lengths
-            .filter(|length| *length > 0)
-            .map(|length| ((worth.at(base + length, drag) - worth.at(base, drag)) / length as f64, length))
-            .max_by(|one, other| one.0.total_cmp(&other.0))
-            .unwrap_or((0.0, 0))
+        let stretch = |bytes: u64| {
+            let saved = worth.at(base + bytes, drag) - worth.at(base, drag);
+            Offer { saved_per_byte: saved / bytes as f64, bytes, leaf }
+        };
+        let stretches = lengths.filter(|length| *length > 0).map(stretch);
+        let best = stretches.max_by(|one, other| one.saved_per_byte.total_cmp(&other.saved_per_byte));
+        best.unwrap_or(Offer { saved_per_byte: 0.0, bytes: 0, leaf })
     }
 
     /// Distributes the memory that saves no misses. First, partitions keep the memory that they
@@ -314,6 +321,34 @@ impl<'s> Tree<'s> {
         self.raise(&takers, |leaf| weights[leaf], |_| u64::MAX, Ceiling::Max, self.left());
     }
 }
+
+/// A stretch of growth of one partition. Offers are ordered by the misses that they save per byte;
+/// among equals, the partition that stands last in the state comes first.
+struct Offer {
+    saved_per_byte: f64,
+    bytes: u64,
+    leaf: usize,
+}
+
+impl Ord for Offer {
+    fn cmp(&self, other: &Offer) -> Ordering {
+        self.saved_per_byte.total_cmp(&other.saved_per_byte).then(self.leaf.cmp(&other.leaf))
+    }
+}
+
+impl PartialOrd for Offer {
+    fn partial_cmp(&self, other: &Offer) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Offer {
+    fn eq(&self, other: &Offer) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Offer {}
 
 /// The worth of memory to one partition.
 struct Worth<'s> {

@@ -41,4 +41,5 @@ mod state;
 pub use curve::{Curve, Seen, Stretch};
 pub use limits::{Limits, UNLIMITED, WEIGHT_DEFAULT};
 pub use plan::Resize;
+pub use spread::spread;
 pub use state::{Leaf, Node, Pace, State, Trend};

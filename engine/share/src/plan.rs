@@ -56,15 +56,19 @@ impl State {
     /// own `max` or that of a group above it is exceeded. The members of a group give in proportion
     /// to their sizes.
     fn beyond_max(&self) -> Vec<u64> {
-        let (tree, granule) = (Tree::new(self), self.granule_bytes.max(1));
+        let tree = Tree::new(self);
+        let granule = self.granule_bytes.max(1);
+        let members = tree.members();
         let mut given = vec![0u64; self.nodes.len()];
         // Children come after their parents, so in reverse order the bytes that members give count
         // for the groups above them.
         for bounded in (0..self.nodes.len()).rev() {
-            let below = (0..self.nodes.len()).filter(|node| tree.above(*node).any(|above| above == bounded));
-            let below: Vec<usize> = below.filter(|node| self.nodes[*node].leaf.is_some()).collect();
+            let below = &members[bounded];
             let held: Vec<u64> = below.iter().map(|node| self.current(*node) - given[*node]).collect();
             let over = held.iter().sum::<u64>().saturating_sub(tree.most(bounded));
+            if over == 0 {
+                continue;
+            }
             let least = |node: &usize| whole(self.nodes[*node].limits.min_bytes.max(1), granule);
             let room: Vec<u64> =
                 below.iter().zip(&held).map(|(node, held)| held.saturating_sub(least(node))).collect();

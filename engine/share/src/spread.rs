@@ -9,7 +9,7 @@ pub(crate) fn whole(bytes: u64, granule: u64) -> u64 {
 /// Spreads an amount by weights. Each share is at most its `room`, and consists of whole granules,
 /// or of all the room if less than a granule is left. Returns the shares; their sum is at most the
 /// amount.
-pub(crate) fn spread(amount: u64, weights: &[u64], room: &[u64], granule: u64) -> Vec<u64> {
+pub fn spread(amount: u64, weights: &[u64], room: &[u64], granule: u64) -> Vec<u64> {
     let mut got = vec![0u64; room.len()];
     let mut left = amount;
     // Each iteration but the last fills at least one room, or gives all of them their shares.

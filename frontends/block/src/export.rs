@@ -17,6 +17,7 @@ use crate::connection::Connection;
 use crate::error::Error;
 use crate::latency::{Class, Clock, Histogram, Latencies, Timing, add};
 use crate::limits::NAME_MAX_BYTES;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -339,7 +340,15 @@ impl Drop for Visit {
 
 /// All exports of a server, in the order in which they were added.
 #[derive(Default)]
-pub(crate) struct Exports(Mutex<Vec<Arc<Served>>>);
+pub(crate) struct Exports(Mutex<List>);
+
+/// Exports by number, and numbers by name. A new export gets the next number.
+#[derive(Default)]
+struct List {
+    served: BTreeMap<u64, Arc<Served>>,
+    numbers: HashMap<String, u64>,
+    next: u64,
+}
 
 impl Exports {
     /// Adds an export at the end.
@@ -348,26 +357,40 @@ impl Exports {
         if export.name.len() > NAME_MAX_BYTES || export.description.len() > NAME_MAX_BYTES {
             return Err(wrong("its name or description is longer than 4096 bytes"));
         }
-        let mut all = self.lock();
-        if all.iter().any(|served| served.export.name == export.name) {
+        let mut list = self.lock();
+        if list.numbers.contains_key(&export.name) {
             return Err(wrong("another export has the same name"));
         }
-        all.push(Arc::new(Served { export, visitors: Mutex::default(), left: Condvar::new() }));
+        let number = list.next;
+        list.next += 1;
+        list.numbers.insert(export.name.clone(), number);
+        let served = Arc::new(Served { export, visitors: Mutex::default(), left: Condvar::new() });
+        list.served.insert(number, served);
         Ok(())
     }
 
     pub fn remove(&self, served: &Arc<Served>) {
-        self.lock().retain(|other| !Arc::ptr_eq(other, served));
+        let mut list = self.lock();
+        // The name is this export's: until it is removed, no other export can have it.
+        if let Some(number) = list.numbers.remove(&served.export.name) {
+            list.served.remove(&number);
+        }
+    }
+
+    /// Returns the export of this name, also if it is retired.
+    pub fn named(&self, name: &str) -> Option<Arc<Served>> {
+        let list = self.lock();
+        list.served.get(list.numbers.get(name)?).cloned()
     }
 
     /// Returns all exports, retired ones too.
     pub fn all(&self) -> Vec<Arc<Served>> {
-        self.lock().clone()
+        self.lock().served.values().cloned().collect()
     }
 
     /// Returns the exports that are not retired.
     pub fn offered(&self) -> Vec<Arc<Served>> {
-        self.lock().iter().filter(|served| served.is_offered()).cloned().collect()
+        self.lock().served.values().filter(|served| served.is_offered()).cloned().collect()
     }
 
     /// Returns the exports that NBD clients can choose.
@@ -377,12 +400,15 @@ impl Exports {
 
     /// Returns the listed export of this name. The first one also has the empty name.
     pub fn find(&self, name: &[u8]) -> Option<Arc<Served>> {
-        let offered = self.listed();
-        let named = offered.iter().find(|served| served.export.name.as_bytes() == name);
-        named.or_else(|| offered.first().filter(|_| name.is_empty())).cloned()
+        let is_listed = |served: &Arc<Served>| served.is_offered() && served.export.is_listed;
+        let named = std::str::from_utf8(name).ok().and_then(|name| self.named(name)).filter(is_listed);
+        if named.is_some() || !name.is_empty() {
+            return named;
+        }
+        self.lock().served.values().find(|served| is_listed(served)).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Served>>> {
+    fn lock(&self) -> MutexGuard<'_, List> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

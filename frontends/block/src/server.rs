@@ -197,7 +197,7 @@ impl Server {
     pub fn attach(&self, name: &str, socket: &Path, settings: VhostSettings) -> Result<(), Error> {
         let wrong = |reason: String| Error::Export { name: name.into(), reason };
         settings.validate().map_err(wrong)?;
-        let found = self.shared.exports.offered().into_iter().find(|served| served.export.name == name);
+        let found = self.shared.exports.named(name).filter(|served| served.is_offered());
         let served = found.ok_or_else(|| wrong("there is no such export".into()))?;
         let listener = self.shared.listener(&Address::Unix(socket.into()))?;
         let disk = Arc::new(Disk::new(self.shared.cache.clone(), served, settings));
@@ -206,8 +206,7 @@ impl Server {
 
     /// Returns the object of an export.
     pub fn object(&self, name: &str) -> Option<octavo::Object> {
-        let all = self.shared.exports.all();
-        all.iter().find(|served| served.export.name == name).map(|served| served.export.object.clone())
+        self.shared.exports.named(name).map(|served| served.export.object.clone())
     }
 
     /// Tells the VMMs of all exports of this object that its length has changed, so that their
@@ -290,7 +289,7 @@ impl Server {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn retire(&self, name: &str, disconnect: Option<Duration>) -> Result<Retired, Error> {
-        let found = self.shared.exports.all().into_iter().find(|served| served.export.name == name);
+        let found = self.shared.exports.named(name);
         let served = found
             .ok_or_else(|| Error::Export { name: name.into(), reason: "there is no such export".into() })?;
         served.retire(disconnect.is_some())?;

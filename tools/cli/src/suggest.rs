@@ -19,17 +19,29 @@ pub fn one_of<T: Copy + Send + Sync + 'static>(
 /// Words further away than this many edits are not suggested.
 const EDITS_MAX: usize = 3;
 
+/// The most known words that a message lists.
+const LISTED_MAX: usize = 20;
+
+/// Above this number of known words, none is suggested: each is compared with the typed one.
+const COMPARED_MAX: usize = 1000;
+
 /// The word of `known` that `typed` was probably meant to be.
 pub fn nearest<'k>(typed: &str, known: &[&'k str]) -> Option<&'k str> {
+    if known.len() > COMPARED_MAX {
+        return None;
+    }
     // At most half of a short word may be wrong: "nbd" is no misspelling of "max".
     let edits_max = EDITS_MAX.min(typed.chars().count() / 2);
     let edits = known.iter().map(|word| (strsim::levenshtein(typed, word), *word));
     edits.filter(|(edits, _)| *edits <= edits_max).min().map(|(_, word)| word)
 }
 
-/// The end of a sentence about an unknown word: the likely one, then all of them.
+/// The end of a sentence about an unknown word: the likely one, then the known ones, at most 20.
 pub fn of(typed: &str, known: &[&str]) -> String {
-    let list = known.join(", ");
+    let mut list = known[..known.len().min(LISTED_MAX)].join(", ");
+    if known.len() > LISTED_MAX {
+        list += &format!(" and {} more", known.len() - LISTED_MAX);
+    }
     match (known.is_empty(), nearest(typed, known)) {
         (true, _) => "there is none".into(),
         (false, Some(word)) => format!("did you mean \"{word}\"? known: {list}"),
@@ -46,8 +58,13 @@ pub fn named<'i, T>(
 ) -> Result<&'i T, String> {
     items.iter().find(|item| name(item) == typed).ok_or_else(|| {
         let known: Vec<&str> = items.iter().map(&name).collect();
-        format!("no {kind} is called \"{typed}\"; {}", of(typed, &known))
+        missing(kind, typed, &known)
     })
+}
+
+/// A sentence about a name that no item of that kind has.
+pub fn missing(kind: &str, typed: &str, known: &[&str]) -> String {
+    format!("no {kind} is called \"{typed}\"; {}", of(typed, known))
 }
 
 #[cfg(test)]
@@ -59,5 +76,13 @@ mod tests {
         assert_eq!(nearest("polcy", &["name", "policy", "max"]), Some("policy"));
         assert_eq!(nearest("writebak", &["writethrough", "writeback"]), Some("writeback"));
         assert_eq!(nearest("colour", &["name", "policy", "max"]), None);
+    }
+
+    #[test]
+    fn a_message_about_one_of_ten_thousand_names_stays_short() {
+        let names: Vec<String> = (0..10_000).map(|number| format!("p{number}")).collect();
+        let known: Vec<&str> = names.iter().map(String::as_str).collect();
+        let why = missing("partition", "q", &known);
+        assert!(why.len() < 300 && why.ends_with("p19 and 9980 more"), "{why}");
     }
 }

@@ -1,23 +1,20 @@
-//! The public calls on a cache: partitions, buffers, queues, statistics; and the start and end
-//! of its threads.
+//! The public calls on a cache: buffers, queues, statistics; and the start and end of its threads.
 //!
-//! Not here: limits of partitions and groups (`limits.rs`), the work of the threads (`control`).
+//! Not here: new partitions (`creation.rs`), limits of partitions and groups (`limits.rs`), the work of the threads (`control`).
 
 use std::sync::PoisonError;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::queue::Queue;
-use crate::config::{CacheConfig, Limits, PartitionConfig, check_page_bytes};
-use crate::control::{self, Cleaner, Core, Partition, ReaperStat, Turn};
+use crate::config::CacheConfig;
+use crate::control::{self, Cleaner, Core, Partition, ReaperStat};
 use crate::error::Error;
 use crate::flight::{EVERY, Lane, Workers};
 use crate::memory::Buffer;
 use crate::stat::CacheStat;
-use crate::state::events::{CacheEvent, Happened, MoveReason};
-use crate::state::partition::PartitionInner;
+use crate::state::events::{CacheEvent, Happened};
 use crate::state::shared::Shared;
-use crate::state::sizes::too_little;
 use crate::sync::{Arc, Mutex, Ordering, lock};
 
 /// A page cache with a hard memory limit. Cheap to clone. Keep a clone as long as its objects are
@@ -110,92 +107,6 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Creates a partition. Its memory is charged immediately, but taken from the system only as
-    /// pages arrive. If other partitions hold that memory and the cache has a reaper, they give the
-    /// new partition a fair share. A name such as `host/vm1/disk0` puts the partition into the
-    /// groups `host` and `host/vm1`.
-    ///
-    /// # Errors
-    /// [`Error::Config`] if the name or the limits are invalid, or the name is taken by a
-    /// partition or a group; [`Error::NoMemory`] if not even one segment fits;
-    /// [`Error::Forked`].
-    ///
-    /// # Examples
-    /// ```
-    /// # use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
-    /// # let cache = Cache::new(CacheConfig::default())?;
-    /// let config = PartitionConfig {
-    ///     cache_mode: CacheMode::Writeback,
-    ///     max_bytes: Some(16 << 20),
-    ///     ..PartitionConfig::new("host/vm1/disk0")
-    /// };
-    /// let partition = cache.partition(config)?;
-    /// assert_eq!(partition.name(), "host/vm1/disk0");
-    /// # Ok::<(), octavo::Error>(())
-    /// ```
-    pub fn partition(&self, config: PartitionConfig) -> Result<Partition, Error> {
-        self.core().shared.check_process()?;
-        let planning = lock(&self.core().ledger.planning);
-        let turn = planning.turn(self.core().crew(), MoveReason::NewPartition);
-        let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", config.name));
-        crate::check_name(&config.name).map_err(wrong)?;
-        config.limits().validate().map_err(wrong)?;
-        config.page_bytes.map_or(Ok(()), check_page_bytes).map_err(wrong)?;
-        let least = PartitionInner::least_bytes(&self.core().shared, &config);
-        if let Some(max) = config.max_bytes.filter(|max| *max < least) {
-            return Err(wrong(too_little(max, least)));
-        }
-        let name = config.name.as_str();
-        if control::has_empty_level(name) {
-            return Err(wrong("the name has an empty level: two slashes in a row, or one at the end".into()));
-        }
-        for other in self.partitions() {
-            let inside = |one: &str, other: &str| control::groups_of(one).any(|group| group == other);
-            if other.name() == name {
-                return Err(Error::Config(format!("there is a partition {name:?} already")));
-            }
-            if inside(name, other.name()) || inside(other.name(), name) {
-                return Err(wrong(format!(
-                    "this partition and the partition {:?} exclude each other: one would be a group of the other",
-                    other.name()
-                )));
-            }
-        }
-        let promised = self.core().promised_bytes(None).saturating_add(config.min_bytes);
-        self.core().check_promise(promised).map_err(wrong)?;
-        self.make_bounce_pool(turn, &config)?;
-        let wanted = config.start_bytes.or(config.max_bytes).unwrap_or(u64::MAX);
-        let wanted = wanted.min(config.max_bytes.unwrap_or(u64::MAX)).max(least);
-        // A promised minimum is available from the beginning, in whole segments.
-        let own = PartitionInner::new_bytes_with_min(&self.core().shared, &config);
-        let promised = self.core().min_to_have(None, config.min_bytes, own);
-        let start = match self.core().shared.reaps() {
-            true => {
-                let limits = Limits { min_bytes: promised, ..config.limits() };
-                control::make_room(self.core(), turn, &limits, wanted.max(promised), least)
-            }
-            false if wanted == u64::MAX => self.core().shared.budget.left_bytes(),
-            false => wanted.max(promised.min(self.core().shared.budget.left_bytes())),
-        };
-        let partition = self.core().add(&PartitionInner::new(&self.core().shared, config, start)?);
-        // A group may have been above its limit for a moment, but without effect: the new partition
-        // has no page yet. (If a neighbour's store does not answer, the reaper shrinks that
-        // neighbour later.)
-        control::enforce_max(self.core(), turn);
-        Ok(partition)
-    }
-
-    /// Creates the bounce pages of a new partition's page size, before pages take the memory.
-    fn make_bounce_pool(&self, turn: Option<Turn<'_>>, config: &PartitionConfig) -> Result<(), Error> {
-        let shared = &self.core().shared;
-        let page_bytes = config.page_bytes.unwrap_or(shared.config.page_bytes) as usize;
-        let needed = shared.bounces.bytes_for(page_bytes);
-        if needed > 0 {
-            control::take_from_pages(self.core(), turn, needed);
-        }
-        shared.bounces.of(page_bytes).map(drop)
-    }
-
     /// Closes all objects of the partition `name` and frees its memory. Handles that still exist
     /// then refer to an empty partition, which opens no more objects. If a dirty page cannot be
     /// written, the call fails and the partition stays.
@@ -215,7 +126,7 @@ impl Cache {
     /// ```
     pub fn remove_partition(&self, name: &str) -> Result<(), Error> {
         self.core().shared.check_process()?;
-        let found = self.partitions().into_iter().find(|partition| partition.name() == name);
+        let found = self.core().find(name);
         let partition = found.ok_or_else(|| Error::Config(format!("there is no partition {name:?}")))?;
         // Other threads may open objects until `remove` succeeds.
         loop {
@@ -289,6 +200,11 @@ impl Cache {
     /// Returns the partitions, in the order of creation. Empty in a child of `fork`.
     pub fn partitions(&self) -> Vec<Partition> {
         self.core().partitions()
+    }
+
+    /// Returns the partition `name`. `None` in a child of `fork`.
+    pub fn find(&self, name: &str) -> Option<Partition> {
+        self.core().find(name)
     }
 
     /// Returns the cache's statistics: memory limits and use, in bytes, and the I/O engine.

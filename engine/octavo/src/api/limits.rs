@@ -7,6 +7,7 @@ use super::cache::Cache;
 use crate::config::Limits;
 use crate::control::{self, Core, Owed, Partition, Stop};
 use crate::error::Error;
+use crate::name::{groups_of, has_empty_level};
 use crate::state::events::MoveReason;
 use crate::sync::{Arc, lock};
 
@@ -69,8 +70,7 @@ impl Cache {
         self.store_group_limits(name, limits)?;
         let held_up = self.enforce_group_max(name);
         self.replan();
-        let is_inside =
-            |partition: &Partition| control::groups_of(partition.name()).any(|group| group == name);
+        let is_inside = |partition: &Partition| groups_of(partition.name()).any(|group| group == name);
         let inside = self.partitions().into_iter().filter(is_inside);
         let charged: u64 = inside.map(|partition| partition.stat().charged_bytes).sum();
         let bytes = if held_up.is_empty() { 0 } else { charged.saturating_sub(limits.max_bytes) };
@@ -82,10 +82,7 @@ impl Cache {
         let wrong = |why: String| Error::Config(format!("group {name:?}: {why}"));
         crate::check_name(name).map_err(wrong)?;
         limits.validate().map_err(wrong)?;
-        if name.is_empty()
-            || control::has_empty_level(name)
-            || self.partitions().iter().any(|other| other.name() == name)
-        {
+        if name.is_empty() || has_empty_level(name) || self.core().find(name).is_some() {
             return Err(wrong(
                 "the name of a group must have no empty level, and no partition may have the same name"
                     .into(),
@@ -102,7 +99,7 @@ impl Cache {
         let planning = lock(&self.core().ledger.planning);
         let mut held_up =
             control::enforce_max(self.core(), planning.turn(self.core().crew(), MoveReason::Limit));
-        held_up.retain(|other| control::groups_of(other.name()).any(|group| group == name));
+        held_up.retain(|other| groups_of(other.name()).any(|group| group == name));
         held_up
     }
 
@@ -150,10 +147,15 @@ impl Core {
     /// up to whole segments, if the `min` limits of all other partitions (`but` excepted) could be
     /// rounded up too; otherwise `min_bytes`, which the caller rounds down.
     pub(super) fn min_to_have(self: &Arc<Self>, but: Option<&str>, min_bytes: u64, rounded: u64) -> u64 {
+        if self.rounded_minimums_fit(but, rounded) { rounded } else { min_bytes }
+    }
+
+    /// Whether the `min` limits of all partitions except `but` fit beside `rounded` bytes, if each
+    /// is rounded up to whole segments.
+    pub(super) fn rounded_minimums_fit(self: &Arc<Self>, but: Option<&str>, rounded: u64) -> bool {
         let others = self.partitions().into_iter().filter(|partition| Some(partition.name()) != but);
         let all = others.map(|partition| partition.inner.bytes_with_min(&partition.limits()));
-        let all = all.fold(rounded, u64::saturating_add);
-        if self.check_promise(all).is_ok() { rounded } else { min_bytes }
+        self.check_promise(all.fold(rounded, u64::saturating_add)).is_ok()
     }
 }
 

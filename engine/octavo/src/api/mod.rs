@@ -5,6 +5,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod charge;
+mod creation;
 mod debug;
 mod extending;
 mod foreign;

@@ -4,6 +4,7 @@
 //! Not here: the threads themselves (`api/cache.rs`).
 
 use super::ledger::Ledger;
+use super::roster::{self, Roster};
 use crate::error::Error;
 use crate::flight::{Crew, Lanes, Object};
 use crate::state::partition::{Lease, PartitionInner};
@@ -15,8 +16,8 @@ pub(crate) struct Core {
     pub shared: Arc<Shared>,
     pub lanes: Arc<Lanes>,
     pub ledger: Ledger,
-    /// In the order of creation. Emptied when the cache is dropped.
-    partitions: Mutex<Vec<Arc<Lease>>>,
+    /// Emptied when the cache is dropped.
+    partitions: Mutex<Roster>,
 }
 
 /// A handle of a partition, which is one tenant's cache: its size, eviction policy, write mode and
@@ -52,7 +53,7 @@ impl Core {
         let ledger = Ledger::new(shared.budget.max_bytes())
             .map_err(|e| Error::Config(format!("cannot create the reaper's bell, a pair of sockets: {e}")))?;
         let lanes = Arc::new(Lanes::new(shared.clone()));
-        Ok(Arc::new(Core { shared, lanes, ledger, partitions: Mutex::new(Vec::new()) }))
+        Ok(Arc::new(Core { shared, lanes, ledger, partitions: Mutex::default() }))
     }
 
     pub fn crew(&self) -> &Arc<Crew> {
@@ -64,10 +65,20 @@ impl Core {
         self.shared.unless_forked(|| lock(&self.partitions).iter().map(|lease| self.handle(lease)).collect())
     }
 
+    /// Returns the partition `name`. `None` in a child of `fork`.
+    pub fn find(self: &Arc<Self>, name: &str) -> Option<Partition> {
+        self.shared.unless_forked(|| lock(&self.partitions).find(name).map(|lease| self.handle(lease)))
+    }
+
+    /// Returns the name of a partition that excludes a partition `name` ([`roster::excluding`]).
+    pub fn excluding(&self, name: &str) -> Option<String> {
+        roster::excluding(lock(&self.partitions).names(), name).map(str::to_owned)
+    }
+
     /// Adds a new partition and returns its handle.
     pub fn add(self: &Arc<Self>, inner: &Arc<PartitionInner>) -> Partition {
         let lease = Arc::new(Lease(inner.clone()));
-        lock(&self.partitions).push(lease.clone());
+        lock(&self.partitions).add(lease.clone());
         self.handle(&lease)
     }
 
@@ -77,12 +88,12 @@ impl Core {
 
     /// Removes the partition `name` from the list.
     pub fn remove(&self, name: &str) {
-        lock(&self.partitions).retain(|other| other.0.config.name != name);
+        lock(&self.partitions).remove(name);
     }
 
     /// Takes all partitions out of the list, when the cache is dropped.
     pub fn take_partitions(&self) -> Vec<Arc<Lease>> {
-        std::mem::take(&mut *lock(&self.partitions))
+        lock(&self.partitions).take()
     }
 }
 

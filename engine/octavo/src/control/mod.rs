@@ -16,6 +16,7 @@ mod ledger;
 mod plan;
 mod reaper;
 mod resize;
+mod roster;
 mod turn;
 
 pub(crate) use self::core::Core;
@@ -23,7 +24,8 @@ pub use self::core::Partition;
 pub(crate) use buffers::{take_from_pages, with_room};
 pub(crate) use cleaner::Cleaner;
 pub use ledger::ReaperStat;
-pub(crate) use plan::{Picture, groups_of, has_empty_level};
+pub(crate) use plan::Picture;
 pub(crate) use reaper::{continue_resizes, drain_monitors, enforce_max, make_room, period, reaper_thread};
 pub use resize::Owed;
+pub(crate) use roster::{Names, excluding};
 pub(crate) use turn::{Stop, Turn};

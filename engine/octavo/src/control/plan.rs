@@ -10,22 +10,11 @@ use octavo_share::{Curve, Leaf, Limits, Node, Pace, Resize, Seen, State, Stretch
 
 use super::core::{Core, Partition};
 use super::turn::{Stop, Turn};
+use crate::name::groups_of;
 use crate::sync::{Arc, lock};
 
 /// A curve is used once its monitor has seen this many sampled references.
 const SEEN_MIN: u64 = 64;
-
-/// Returns the groups above a partition, outermost first: `host/vm1/disk0` is in `host` and in
-/// `host/vm1`.
-pub(crate) fn groups_of(name: &str) -> impl Iterator<Item = &str> {
-    let slashes = name.char_indices().filter(|(at, c)| *c == '/' && *at > 0);
-    slashes.map(|(at, _)| &name[..at])
-}
-
-/// Whether a name has an empty level between two slashes, or after the last one.
-pub(crate) fn has_empty_level(name: &str) -> bool {
-    name.ends_with('/') || groups_of(name).any(|group| group.ends_with('/'))
-}
 
 /// A snapshot of a cache from which a plan is made: a tree of groups and partitions.
 pub(crate) struct Picture {

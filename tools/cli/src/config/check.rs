@@ -4,7 +4,7 @@
 //! and whether a store can be locked: `serve` finds out when it creates the cache and opens the
 //! stores.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use toml::Spanned;
 use super::mount::{MountSection, Pattern};
 use super::source::Problem;
 use super::values::Attach;
-use super::{Config, ExportSection, Size, bytes, tls};
+use super::{Config, Size, bytes, tls};
 use crate::control::tree;
 use crate::mounts;
 use crate::suggest;
@@ -39,7 +39,8 @@ const OBJECT: u64 = u64::MAX - 1;
 pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     // A key that could not be read must not be reported as missing.
     let is_whole = problems.is_empty();
-    let mut check = Check { config, problems };
+    let partitions = config.partitions.iter().map(|partition| partition.name.get_ref().as_str()).collect();
+    let mut check = Check { config, partitions, problems };
     check.sizes();
     check.partitions(is_whole);
     check.shares();
@@ -69,35 +70,37 @@ pub fn doubtful(config: &Config) {
         let message = format!("{wanted} is more than the memory of this machine, {machine}");
         log::warn!("{}", config.line(memory_max, message));
     }
+    let names = config.partitions.iter().map(|partition| partition.name.get_ref());
+    let groups: HashSet<&str> = names.flat_map(|name| octavo::groups_of(name)).collect();
     for group in &config.groups {
         let name = group.name.get_ref();
-        if !config.partitions.iter().any(|partition| is_in(partition.name.get_ref(), name)) {
+        if !groups.contains(name.as_str()) {
             let message = format!("no partition is in this group: no name begins with \"{name}/\"");
             log::warn!("{}", config.line(&group.name, message));
         }
     }
+    let shares: HashSet<&str> = config
+        .exports
+        .iter()
+        .filter_map(|export| export.share.as_ref())
+        .map(|share| &**share.get_ref())
+        .collect();
     for share in &config.shares {
         let name = share.name.get_ref();
-        let is_in =
-            |export: &ExportSection| export.share.as_ref().is_some_and(|group| group.get_ref() == name);
-        if !config.exports.iter().any(is_in) {
+        if !shares.contains(name.as_str()) {
             log::warn!("{}", config.line(&share.name, format!("no export is in the share group \"{name}\"")));
         }
     }
+    let by_mounts = config.mounts.iter().flat_map(|mount| mount.partitions()).map(|used| &**used.get_ref());
+    let by_exports = config.exports.iter().filter_map(|export| config.partition_of(export));
+    let used: HashSet<&str> = by_mounts.chain(by_exports).collect();
     for partition in &config.partitions {
         let name = &**partition.name.get_ref();
-        let is_of_a_mount =
-            config.mounts.iter().flat_map(|mount| mount.partitions()).any(|used| used.get_ref() == name);
-        if !is_of_a_mount && !config.exports.iter().any(|export| config.partition_of(export) == Some(name)) {
+        if !used.contains(name) {
             let message = format!("no export uses \"{name}\"");
             log::warn!("{}", config.line(&partition.name, message));
         }
     }
-}
-
-/// Whether a partition is in a group.
-fn is_in(partition: &str, group: &str) -> bool {
-    partition.strip_prefix(group).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Values, each with the byte offset of its first occurrence.
@@ -105,6 +108,8 @@ type Seen<T> = HashMap<T, usize>;
 
 struct Check<'c> {
     config: &'c Config,
+    /// The names of all partitions.
+    partitions: HashSet<&'c str>,
     problems: &'c mut Vec<Problem>,
 }
 
@@ -191,6 +196,12 @@ impl Check<'_> {
 
     fn groups(&mut self) {
         let memory_max = self.config.cache.memory_max.get_ref().0;
+        let mut promised: HashMap<&str, Vec<&Option<Size>>> = HashMap::new();
+        for partition in self.config.partitions.iter().filter(|partition| partition.min.is_some()) {
+            for group in octavo::groups_of(partition.name.get_ref()) {
+                promised.entry(group).or_default().push(&partition.min);
+            }
+        }
         let mut seen = Seen::new();
         for group in &self.config.groups {
             let name = group.name.get_ref();
@@ -200,9 +211,8 @@ impl Check<'_> {
             self.fits(&group.min, most, "this group's max, or memory_max");
             self.fits(&group.low, most, "this group's max, or memory_max");
             if let Some(max) = &group.max {
-                let partitions = self.config.partitions.iter();
-                let inside = partitions.filter(|partition| is_in(partition.name.get_ref(), name));
-                self.keeps(max, "the min of its partitions", inside.map(|partition| &partition.min));
+                let inside = promised.get(name.as_str()).into_iter().flatten();
+                self.keeps(max, "the min of its partitions", inside.copied());
             }
         }
     }
@@ -274,11 +284,10 @@ impl Check<'_> {
 
     /// Reports a name that no partition has.
     fn is_partition(&mut self, name: &Spanned<String>) {
-        let partitions = &self.config.partitions;
-        let known =
-            suggest::named("partition", name.get_ref(), partitions, |partition| partition.name.get_ref());
-        if let Err(why) = known {
-            self.report(name, why);
+        if !self.partitions.contains(name.get_ref().as_str()) {
+            let known = self.config.partitions.iter().map(|partition| partition.name.get_ref().as_str());
+            let known: Vec<&str> = known.collect();
+            self.report(name, suggest::missing("partition", name.get_ref(), &known));
         }
     }
 
@@ -481,10 +490,11 @@ impl Check<'_> {
             self.report(fs, format!("\"{path}\" is not a directory"));
         }
         let mut seen = Seen::new();
+        let reported: HashSet<usize> = self.problems.iter().map(|problem| problem.offset).collect();
         for partition in &self.config.partitions {
             let name = &partition.name;
             // A name that is malformed or already taken has been reported.
-            if self.problems.iter().any(|problem| problem.offset == name.span().start) {
+            if reported.contains(&name.span().start) {
                 continue;
             }
             self.once(&mut seen, tree::path_of(name.get_ref()), name, |line| {

@@ -23,6 +23,7 @@ use octavo_block::{Export, Retired, Server, VhostSettings};
 use toml::Spanned;
 
 use super::build::{self, Opener};
+use super::lists::{List, Named};
 use super::mounts::Mounts;
 use super::share::Images;
 use super::sockets::make_socket_dir;
@@ -88,9 +89,9 @@ pub struct State {
     /// Identifies the certificates in force.
     pub tls_mark: Option<u64>,
     /// The partitions, oldest first.
-    pub partitions: Vec<Owned>,
+    pub partitions: List<Owned>,
     /// The exports, oldest first.
-    pub exports: Vec<Listed>,
+    pub exports: List<Listed>,
 }
 
 /// A partition.
@@ -205,7 +206,7 @@ impl Catalog {
         for text in [Some(&section.name), section.description.as_ref()].into_iter().flatten() {
             octavo::check_name(text.get_ref())?;
         }
-        if let Some(other) = state.exports.iter().find(|other| other.section.name.get_ref() == name) {
+        if let Some(other) = state.exports.get(name) {
             let path = other.section.path.get_ref().display();
             return Err(format!("there is an export \"{name}\" already: {path}"));
         }
@@ -308,7 +309,7 @@ impl Catalog {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Refused> {
         let known = self.state()?;
-        suggest::named("export", name, &known.exports, |export| export.section.name.get_ref())?;
+        known.exports.named(name)?;
         drop(known);
         // Steps 1 and 2.
         let retired = self.retire(name, disconnect)?;
@@ -324,7 +325,7 @@ impl Catalog {
         // Without a limit on the wait: from here on the export cannot be offered again.
         let mut state = self.lists();
         self.let_go(retired);
-        state.exports.retain(|export| export.section.name.get_ref() != name);
+        state.exports.remove(name);
         log::info!(event = "changed", export = name; "export \"{name}\" is removed");
         Ok(())
     }
@@ -447,7 +448,7 @@ impl Catalog {
             ));
         }
         self.remove_made(&partition);
-        state.partitions.retain(|owned| owned.partition.name() != name);
+        state.partitions.remove(name);
         log::info!(event = "changed", partition = name; "partition \"{name}\" is removed");
         Ok(())
     }
@@ -471,7 +472,7 @@ impl Catalog {
             ));
         }
         // What no process can open again must stay open here.
-        for export in &self.state()?.exports {
+        for export in self.state()?.exports.iter() {
             let (name, path) = (export.section.name.get_ref(), export.section.path.get_ref());
             match check::identity(path) {
                 Ok(identity) if identity == export.identity => {}
@@ -499,8 +500,8 @@ impl Catalog {
     pub fn has(&self, request: &Request) -> bool {
         let state = self.lists();
         match (&request.object, &request.partition) {
-            (Some(name), _) => state.exports.iter().any(|export| export.section.name.get_ref() == name),
-            (None, Some(name)) => state.partitions.iter().any(|owned| owned.partition.name() == name),
+            (Some(name), _) => state.exports.get(name).is_some(),
+            (None, Some(name)) => state.partitions.get(name).is_some(),
             (None, None) => false,
         }
     }
@@ -536,6 +537,22 @@ impl Catalog {
     }
 }
 
+impl Named for Owned {
+    const KIND: &'static str = "partition";
+
+    fn name(&self) -> &str {
+        self.partition.name()
+    }
+}
+
+impl Named for Listed {
+    const KIND: &'static str = "export";
+
+    fn name(&self) -> &str {
+        self.section.name.get_ref()
+    }
+}
+
 impl Listed {
     /// Whether a store with this identity cannot be opened beside this export.
     pub fn conflicts_with(&self, identity: (u64, u64), read_only: bool) -> bool {
@@ -546,8 +563,7 @@ impl Listed {
 impl State {
     /// A partition by name. The error is a sentence.
     pub fn partition(&self, name: &str) -> Result<&Partition, String> {
-        let found = suggest::named("partition", name, &self.partitions, |owned| owned.partition.name());
-        found.map(|owned| &owned.partition)
+        self.partitions.named(name).map(|owned| &owned.partition)
     }
 
     /// The partition that caches an export: its own, or that of its share group. The error is a

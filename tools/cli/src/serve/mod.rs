@@ -27,6 +27,7 @@ mod format;
 mod guard;
 mod hand_over;
 mod inheritance;
+mod lists;
 mod manage;
 mod mounts;
 mod passing;

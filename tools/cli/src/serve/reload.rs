@@ -13,6 +13,8 @@
 //! A problem in the steps 1 to 4 undoes everything, and the error lists every problem of the step.
 //! What `octavo ctl` has added is kept, unless the file has something else of that name.
 
+use std::collections::HashSet;
+
 use octavo::Object;
 use octavo_block::Retired;
 
@@ -88,8 +90,9 @@ impl Catalog {
         step.keep();
         let mut left = self.close_all(retired, &mut state);
         left.extend(self.unmount_all(&plan.mounts_removed));
+        let used: HashSet<String> = state.exports.iter().map(|export| export.partition.clone()).collect();
         for partition in &plan.partitions_removed {
-            if state.exports_of(partition.name()).next().is_some() {
+            if used.contains(partition.name()) {
                 left.push(format!("partition \"{}\" stays with its exports", partition.name()));
                 continue;
             }
@@ -98,7 +101,7 @@ impl Catalog {
                 continue;
             }
             self.remove_made(partition);
-            state.partitions.retain(|owned| owned.partition.name() != partition.name());
+            state.partitions.remove(partition.name());
         }
         for (partition, section) in &plan.partitions_kept {
             let before = partition.stat().dirty_max_bytes;
@@ -109,7 +112,7 @@ impl Catalog {
                 plan.changes.push(Change::new("partition", partition.name(), change));
             }
         }
-        state.partitions.extend(made);
+        made.into_iter().for_each(|owned| state.partitions.push(owned));
         self.adopt_mounts(plan.mounts_kept, mounted, &state);
         let mut changes = plan.changes;
         changes.extend(self.adopt_tls(tls, &mut state));
@@ -172,7 +175,7 @@ impl Catalog {
             match self.close(&name, retired.object()) {
                 Ok(()) => {
                     self.let_go(retired);
-                    state.exports.retain(|export| *export.section.name.get_ref() != name);
+                    state.exports.remove(&name);
                 }
                 Err(error) => left.push(format!("export \"{name}\" is still served: {error}")),
             }
@@ -256,13 +259,13 @@ impl Catalog {
         logger::change(settings.of_server(wishes, &wanted));
         for section in std::mem::take(&mut config.partitions) {
             let name = section.name.get_ref();
-            if let Some(owned) = state.partitions.iter_mut().find(|owned| owned.partition.name() == name) {
+            if let Some(owned) = state.partitions.get_mut(name) {
                 (owned.section, owned.asked) = (section, None);
             }
         }
         for section in std::mem::take(&mut config.exports) {
-            let same = |export: &&mut Listed| export.section.is_same(&section);
-            if let Some(export) = state.exports.iter_mut().find(same) {
+            let export = state.exports.get_mut(section.name.get_ref());
+            if let Some(export) = export.filter(|export| export.section.is_same(&section)) {
                 (export.section, export.asked) = (section, None);
             }
         }

@@ -7,7 +7,6 @@
 use octavo::Object;
 
 use super::catalog::Catalog;
-use crate::suggest;
 use crate::units::human_bytes;
 
 impl Catalog {
@@ -23,7 +22,7 @@ impl Catalog {
         shrink: bool,
     ) -> Result<(u64, u64), String> {
         let state = self.state()?;
-        suggest::named("export", name, &state.exports, |export| export.section.name.get_ref())?;
+        state.exports.named(name)?;
         drop(state);
         let gone = || format!("export \"{name}\" is being removed");
         let object = self.server.object(name).ok_or_else(gone)?;

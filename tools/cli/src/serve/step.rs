@@ -1,6 +1,8 @@
 //! The part of a reload that can be undone (`reload.rs`, steps 1 to 3): what to add, keep and
 //! remove, and the actions that the engine or a store can refuse.
 
+use std::collections::{HashMap, HashSet};
+
 use octavo::{Limits, Object, Partition, PolicyName};
 use octavo_block::Retired;
 use serde::Serialize;
@@ -8,6 +10,7 @@ use toml::Spanned;
 
 use super::build::{self, Opener, Shares};
 use super::catalog::{Catalog, GRACE, Listed, Owned, State};
+use super::lists::Named;
 use super::mounts::{self, Mounted};
 use super::tls;
 use crate::config::mount::MountSection;
@@ -84,6 +87,13 @@ pub struct Plan<'c> {
     pub changes: Vec<Change>,
 }
 
+impl Plan<'_> {
+    /// The names of the exports to remove.
+    fn exports_gone(&self) -> HashSet<&str> {
+        self.exports_removed.iter().map(|(name, _)| name.as_str()).collect()
+    }
+}
+
 /// A reload in progress. Dropping it undoes what was done, unless [`Step::keep`] was called.
 pub struct Step<'a> {
     catalog: &'a Catalog,
@@ -130,7 +140,7 @@ impl<'a> Step<'a> {
         }
         for section in &config.partitions {
             let name = section.name.get_ref();
-            match state.partitions.iter().find(|owned| owned.partition.name() == name) {
+            match state.partitions.get(name) {
                 Some(owned) => {
                     fixed::of_a_partition(&owned.section, section, &mut self.problems);
                     plan.partitions_kept.push((owned.partition.clone(), section));
@@ -140,7 +150,7 @@ impl<'a> Step<'a> {
         }
         for section in &config.exports {
             let name = section.name.get_ref();
-            let listed = state.exports.iter().find(|listed| listed.section.name.get_ref() == name);
+            let listed = state.exports.get(name);
             let is_same = |listed: &Listed| {
                 listed.section.is_same(section) && config.partition_of(section) == Some(&listed.partition)
             };
@@ -164,10 +174,11 @@ impl<'a> Step<'a> {
     /// Finds exports that `octavo ctl` added to share groups that end or get another partition.
     fn plan_shares(&mut self, plan: &mut Plan<'a>, state: &State) {
         let config = self.config;
-        for export in &state.exports {
+        let gone = plan.exports_gone();
+        for export in state.exports.iter() {
             let name = export.section.name.get_ref();
             let Some(group) = &export.section.share else { continue };
-            let is_kept = !plan.exports_removed.iter().any(|(gone, _)| gone == name);
+            let is_kept = !gone.contains(name.as_str());
             if !is_kept || config.partition_of(&export.section) == Some(&export.partition) {
                 continue;
             }
@@ -264,8 +275,8 @@ impl<'a> Step<'a> {
         for section in &plan.mounts_added {
             // A partition that could not be made has been reported.
             let partition = |name: &str| {
-                let mut owned = made.iter().chain(&state.partitions);
-                owned.find(|owned| owned.partition.name() == name).map(|owned| owned.partition.clone())
+                let new = made.iter().find(|owned| owned.name() == name);
+                new.or_else(|| state.partitions.get(name)).map(|owned| owned.partition.clone())
             };
             let Some(rules) = mounts::rules(section, partition) else { continue };
             match mounts::start(section, &self.catalog.cache, &self.catalog.remotes, rules) {
@@ -282,8 +293,9 @@ impl<'a> Step<'a> {
 
     fn plan_what_the_file_lacks(&mut self, plan: &mut Plan<'a>, state: &State) {
         let config = self.config;
-        let is_missing =
-            |export: &&Listed| config.exports.iter().all(|section| section.name != export.section.name);
+        let in_file: HashSet<&str> =
+            config.exports.iter().map(|section| section.name.get_ref().as_str()).collect();
+        let is_missing = |export: &&Listed| !in_file.contains(export.name());
         for export in state.exports.iter().filter(is_missing) {
             let name = export.section.name.get_ref();
             let change = match export.asked.is_none() {
@@ -295,16 +307,20 @@ impl<'a> Step<'a> {
                 plan.exports_removed.push((name.clone(), None));
             }
         }
-        for owned in &state.partitions {
+        let in_file: HashSet<&str> =
+            config.partitions.iter().map(|section| section.name.get_ref().as_str()).collect();
+        let gone = plan.exports_gone();
+        let staying = state.exports.iter().filter(|export| !gone.contains(export.name()));
+        let mut users: HashMap<&str, &str> = HashMap::new();
+        for export in staying {
+            users.entry(export.partition.as_str()).or_insert(export.name());
+        }
+        for owned in state.partitions.iter() {
             let name = owned.partition.name();
-            if config.partitions.iter().any(|section| section.name.get_ref() == name) {
+            if in_file.contains(name) {
                 continue;
             }
-            let remaining = state.exports_of(name).map(|export| export.section.name.get_ref());
-            let remaining: Vec<&String> = remaining
-                .filter(|name| !plan.exports_removed.iter().any(|(gone, _)| gone == *name))
-                .collect();
-            match (owned.asked.is_none(), remaining.first()) {
+            match (owned.asked.is_none(), users.get(name)) {
                 (false, _) => {
                     let change = "kept: it is not in the file; `octavo ctl` added it";
                     plan.changes.push(Change::new("partition", name, change.into()));
@@ -319,12 +335,11 @@ impl<'a> Step<'a> {
             }
         }
         self.keep_partitions_of_mounts(plan);
+        let asked = state.partitions.iter().filter(|owned| owned.asked.is_some());
+        let asked: HashMap<_, &Owned> =
+            asked.map(|owned| (tree::path_of(owned.partition.name()), owned)).collect();
         for section in &plan.partitions_added {
-            let twin = |owned: &&Owned| {
-                owned.asked.is_some()
-                    && tree::path_of(owned.partition.name()) == tree::path_of(section.name.get_ref())
-            };
-            if let Some(owned) = state.partitions.iter().find(twin) {
+            if let Some(owned) = asked.get(&tree::path_of(section.name.get_ref())) {
                 let other = owned.partition.name();
                 let why = format!(
                     "this and \"{other}\", which `octavo ctl` added, would be one directory of control.fs"
@@ -337,15 +352,20 @@ impl<'a> Step<'a> {
     /// Finds the stores that other exports have open: exports that stay, which is a problem, and
     /// exports that are removed.
     fn plan_stores(&mut self, plan: &mut Plan<'a>, state: &State) {
+        let mut by_store: HashMap<(u64, u64), Vec<&Listed>> = HashMap::new();
+        for listed in state.exports.iter() {
+            by_store.entry(listed.identity).or_default().push(listed);
+        }
+        let gone: HashSet<String> = plan.exports_gone().into_iter().map(str::to_owned).collect();
         for section in plan.exports_added.clone() {
             // A path that leads nowhere has been reported.
             let Ok(identity) = check::identity(section.path.get_ref()) else { continue };
-            let conflicts =
-                state.exports.iter().filter(|listed| listed.conflicts_with(identity, section.read_only));
+            let conflicts = by_store.get(&identity).into_iter().flatten();
+            let conflicts = conflicts.filter(|listed| listed.conflicts_with(identity, section.read_only));
             let mut is_waiting = false;
             for listed in conflicts {
                 let name = listed.section.name.get_ref();
-                if plan.exports_removed.iter().any(|(gone, _)| gone == name) {
+                if gone.contains(name) {
                     is_waiting = true;
                 } else if listed.asked.is_some() {
                     let shown = section.path.get_ref().display();
@@ -484,10 +504,12 @@ impl<'a> Step<'a> {
     pub fn make_partitions(&mut self, plan: &mut Plan<'a>, state: &State, purpose: Purpose) -> Vec<Owned> {
         let is_first = state.partitions.is_empty();
         let shares = is_first.then(|| Shares::new(&self.catalog.cache, &self.config.partitions));
+        let added = plan.partitions_added.clone();
+        let configs = added.iter().map(|section| build::partition(section, shares.as_ref())).collect();
+        let created = self.catalog.cache.create(configs);
         let mut made = Vec::new();
-        for section in plan.partitions_added.clone() {
-            let config = build::partition(section, shares.as_ref());
-            let partition = match self.catalog.cache.partition(config) {
+        for (section, created) in added.into_iter().zip(created) {
+            let partition = match created {
                 Ok(partition) => partition,
                 Err(error) => {
                     self.blame(section, &error.to_string());
@@ -517,14 +539,18 @@ impl<'a> Step<'a> {
         made: &[Owned],
         opener: Opener<'_>,
     ) -> (Vec<(ExportSection, Object)>, Vec<ExportSection>) {
-        let (mut opened, mut later) = (Vec::new(), Vec::new());
+        let new: HashMap<&str, &Owned> = made.iter().map(|owned| (owned.name(), owned)).collect();
+        let waiting: HashSet<&str> =
+            plan.waiting.iter().map(|section| section.name.get_ref().as_str()).collect();
+        let mut opened = Vec::new();
+        let mut later = Vec::new();
         for section in &plan.exports_added {
-            if plan.waiting.iter().any(|waiting| waiting.name == section.name) {
+            if waiting.contains(section.name.get_ref().as_str()) {
                 later.push((*section).clone());
                 continue;
             }
             let name = self.config.partition_of(section).unwrap_or_default();
-            let owned = made.iter().chain(&state.partitions).find(|owned| owned.partition.name() == name);
+            let owned = new.get(name).copied().or_else(|| state.partitions.get(name));
             // A partition that could not be made has been reported.
             let Some(owned) = owned else { continue };
             let catalog = self.catalog;
