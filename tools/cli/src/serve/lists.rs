@@ -90,7 +90,9 @@ mod tests {
     #[test]
     fn items_are_found_by_name_and_stay_in_order_when_others_leave() {
         let mut list = List::default();
-        ["alpha", "beta", "gamma"].map(|name| list.push(Letter(name)));
+        for name in ["alpha", "beta", "gamma"] {
+            list.push(Letter(name));
+        }
         list.remove("beta");
         list.remove("delta");
         list.push(Letter("beta"));
