@@ -1,6 +1,7 @@
 //! The public calls on a cache: buffers, queues, statistics; and the start and end of its threads.
 //!
-//! Not here: new partitions (`creation.rs`), limits of partitions and groups (`limits.rs`), the work of the threads (`control`).
+//! Not here: new partitions (`creation.rs`), limits of partitions and groups (`limits.rs`), the
+//! work of the threads (`control`).
 
 use std::sync::PoisonError;
 use std::thread::JoinHandle;

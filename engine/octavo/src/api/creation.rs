@@ -63,7 +63,7 @@ impl Cache {
     /// # Examples
     /// ```
     /// # use octavo::{Cache, CacheConfig, Error, PartitionConfig};
-    /// # let cache = Cache::new(CacheConfig { memory_max_bytes: 64 << 20, ..CacheConfig::default() })?;
+    /// # let cache = Cache::new(CacheConfig::default())?;
     /// let made = cache.create(vec![PartitionConfig::new("vm1"), PartitionConfig::new("vm2")]);
     /// let made = made.into_iter().collect::<Result<Vec<_>, Error>>()?;
     /// assert!(made[0].stat().charged_bytes.abs_diff(made[1].stat().charged_bytes) <= 4 << 20);

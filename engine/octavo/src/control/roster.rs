@@ -1,5 +1,5 @@
-//! The roster of a cache: its partitions in the order of creation, and their numbers by name, so that
-//! neither a search nor a removal looks at all of them.
+//! The roster of a cache: its partitions in the order of creation, and their numbers by name, so
+//! that neither a search nor a removal looks at all of them.
 //!
 //! Not here: what a name may be, and which groups a partition is in (`name.rs`).
 

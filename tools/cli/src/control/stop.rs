@@ -1,13 +1,17 @@
 //! The signals of a server, in each state of its life. A thread of its own takes them
 //! (`signals.rs`), and waits for nothing that the server does.
 //!
-//! | state | first SIGTERM or SIGINT | second one |
-//! |---|---|---|
-//! | starting | the start gets [`START_GRACE`] to reach its end, which then ends the server in order; a start that hangs is given up | as below |
-//! | serving | the server ends in order: no more clients, dirty pages written, mounts unmounted | |
-//! | ending | | this thread ends the process at once: it detaches the mounts, and says how many dirty bytes are lost |
-//! | leaving | waits in the kernel for the program that replaces this one (`--take-over`) | likewise |
-//! | guarding | the process, which has nothing left to write, ends | |
+//! The first SIGTERM or SIGINT:
+//! - *starting*: the start gets [`START_GRACE`] to reach its end, which then ends the server in
+//!   order; a start that hangs is given up;
+//! - *serving*: the server ends in order: no more clients, dirty pages written, mounts unmounted;
+//! - *leaving* for the program that replaces this one (`--take-over`): it waits in the kernel for
+//!   that program;
+//! - *guarding*: the process, which has nothing left to write, ends.
+//!
+//! The second one, while the server starts or ends: this thread ends the process at once. It
+//! detaches the mounts, and says how many dirty bytes are lost. While the server leaves, the signal
+//! waits as the first one does.
 //!
 //! | signal | effect |
 //! |---|---|

@@ -3,7 +3,8 @@
 //! A thread of its own writes them. A reader that does not read (a full pipe, a stopped terminal, a
 //! journal that hangs) therefore delays the log, and nothing else.
 //!
-//! - **Q1** A thread that logs holds the queue's lock only while it appends a line. It never writes.
+//! - **Q1** A thread that logs holds the queue's lock only while it appends a line. It never
+//!   writes.
 //! - **Q2** The writing thread holds no lock during a write.
 //! - **Q3** The queue holds at most `bytes_max`, the line being written included. A line that does
 //!   not fit is dropped and counted, and so is one that cannot be written (a full disk).

@@ -338,7 +338,7 @@ impl Catalog {
     /// 2. Clients are disconnected, and the export and its store are let go.
     pub fn abandon_export(&self, name: &str, confirmed: bool) -> Result<u64, String> {
         let known = self.state()?;
-        let export = suggest::named("export", name, &known.exports, |export| export.section.name.get_ref())?;
+        let export = known.exports.named(name)?;
         let partition = known.partition(&export.partition)?.clone();
         drop(known);
         let mut objects = partition.objects().into_iter();
@@ -359,7 +359,7 @@ impl Catalog {
         drop(object);
         let mut state = self.lists();
         self.let_go(retired);
-        state.exports.retain(|export| export.section.name.get_ref() != name);
+        state.exports.remove(name);
         Ok(lost_bytes)
     }
 

@@ -5,14 +5,15 @@
 //!   looks whether the successor is still connected. It can therefore not take another process for
 //!   the successor.
 //! - **G2** It waits as long as the successor makes progress, that is, uses processor time, and for
-//!   [`PATIENCE`] at most. A successor that is stopped, or waits for something that does not answer,
-//!   has failed after [`SILENCE_MAX`].
+//!   [`PATIENCE`] at most. A successor that is stopped, or waits for something that does not
+//!   answer, has failed after [`SILENCE_MAX`].
 //! - **G3** It looks once more whether the successor has said that it serves, and then kills it. A
 //!   process that was killed never wakes up. Until the guard has ended, a successor reads from no
 //!   socket (U6), so what it may have said since is lost, and no request.
 //! - **G4** It closes its connection and waits until the process is gone, and with it the locks on
-//!   the stores, before it serves. A process that it may not kill ends by itself as soon as it runs:
-//!   a connection that is closed before everything on it was read is an error at the other end.
+//!   the stores, before it serves. A process that it may not kill ends by itself as soon as it
+//!   runs: a connection that is closed before everything on it was read is an error at the other
+//!   end.
 //! - **G5** SIGTERM ends the guard, which has nothing left to write. The successor then ends, too.
 //!
 //! Meanwhile, the guard tells clients of the control socket what it waits for: at a socket of its

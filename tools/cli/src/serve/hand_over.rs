@@ -13,9 +13,10 @@
 //! - **U6** The successor opens the stores, takes the pages in, and says that it serves. The guard
 //!   ends. Only then does the successor read from sockets.
 //! - **U7** If the successor ends before that, or makes no progress, the guard becomes a server
-//!   again, with its descriptors and the old configuration (`guard.rs`, G1 to G5). Its cache is cold
-//!   if the successor had begun to use the pages.
-//! - **U8** SIGTERM before U4 ends the server instead of the hand-over; afterwards it ends the guard.
+//!   again, with its descriptors and the old configuration (`guard.rs`, G1 to G5). Its cache is
+//!   cold if the successor had begun to use the pages.
+//! - **U8** SIGTERM before U4 ends the server instead of the hand-over; afterwards it ends the
+//!   guard.
 //!
 //! Under a service manager that keeps descriptors, SIGTERM ends a server with U2 and U3, and the
 //! manager gives the descriptors to the process that it starts next.
