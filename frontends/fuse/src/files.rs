@@ -335,10 +335,8 @@ impl Files {
             Errno::NFILE
         })?;
         let writes_back = object.cache_mode() == CacheMode::Writeback && self.leases.is_none();
-        let promise = match access.writes && writes_back {
-            true => self.promise_of(&place, &stat),
-            false => Promise::NotNeeded,
-        };
+        let promise =
+            if access.writes && writes_back { self.promise_of(&place, &stat) } else { Promise::NotNeeded };
         // A file that has bytes: others have nothing to read.
         if let Some(advice) = (stat.stx_size > 0).then(|| opened.advice()).flatten() {
             // It fails for a file of which the cache has no room.
