@@ -358,10 +358,10 @@ mod tests {
     #[test]
     fn a_full_file_system_takes_a_part_or_refuses() {
         let space = Space::new(Promise::Reserves);
-        let full = lower(&[0..PAGE], 3 * PAGE);
+        let full = lower(std::slice::from_ref(&(0..PAGE)), 3 * PAGE);
         let written = space.reserve(PAGE..PAGE + (1 << 20), PAGE, PAGE, &full).unwrap();
         assert!(written > 0 && written <= 3 * PAGE, "{written}");
-        let rest = lower(&[0..PAGE], 0);
+        let rest = lower(std::slice::from_ref(&(0..PAGE)), 0);
         let end = PAGE + written;
         assert_eq!(space.reserve(end..end + 1, end, PAGE, &rest), Err(Errno::NOSPC));
         assert!(space.has_surplus(), "a part may be allocated");
