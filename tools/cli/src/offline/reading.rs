@@ -11,8 +11,8 @@ pub struct Reading {
     /// The format of the traces, if their names do not tell
     #[arg(long, value_name = "FORMAT", help = format_help())]
     format: Option<Format>,
-    /// What the columns of a table (CSV) are: time, op, offset, size, volume, key, and - for
-    /// others, in their order, or by the names in the first line: offset=Offset,size=Length.
+    /// What the columns of a table (CSV) are: time, op, offset, size, volume, key, count, and -
+    /// for others, in their order, or by the names in the first line: offset=Offset,size=Length.
     /// Units: offset:sectors, size:kib, offset:pages
     #[arg(long, value_name = "COLUMN,...")]
     columns: Option<Columns>,

@@ -14,7 +14,8 @@
 use std::collections::VecDeque;
 
 use crate::trace::extent::{Extents, Run, sectors_to_bytes};
-use crate::trace::lines::{Format, number, shown, words};
+use crate::trace::fields::{number, shown, words};
+use crate::trace::lines::Format;
 
 /// The most events that wait for a Q before another action is chosen.
 pub const UNDECIDED_MAX: usize = 4096;

@@ -13,15 +13,18 @@ use std::str::FromStr;
 use csv::ByteRecord;
 use octavo_table::Mixer;
 
-use crate::trace::extent::{Extents, REQUEST_PAGES_MAX, Run};
-use crate::trace::lines::{Format, number, shown};
+use crate::trace::extent::{Extents, REQUEST_PAGES_MAX, Run, TIMES_MAX};
+use crate::trace::fields::{moment, number, shown, whole};
+use crate::trace::lines::Format;
+use crate::trace::operations::is_access;
 
 /// The meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Nothing; the column is ignored.
     Ignored,
-    /// The time of the request. It must be a number and is not used: requests keep their order.
+    /// The time of the request. It must be a number or a date, and is not used: requests keep their
+    /// order.
     Time,
     /// The operation: a read, a write, or one that touches no data.
     Operation,
@@ -33,6 +36,8 @@ enum Role {
     Volume,
     /// The key of the object that is accessed, in place of an offset.
     Key,
+    /// How often the request was made, one after the other.
+    Count,
 }
 
 /// The unit of an offset or a size; [`Unit::Bytes`] holds the unit's length in bytes.
@@ -74,7 +79,7 @@ pub enum Separator {
 }
 
 const SHAPE: &str = "write columns in their order, such as time,op,offset:sectors,size:bytes,volume, or by name, \
-    such as offset=Offset,size=Size; known: time, op, offset, size, volume, key, and - for a column to ignore";
+    such as offset=Offset,size=Size; known: time, op, offset, size, volume, key, count, and - for a column to ignore";
 
 impl FromStr for Columns {
     type Err = String;
@@ -166,6 +171,7 @@ impl fmt::Display for Role {
             Role::Size(_) => "size",
             Role::Volume => "volume",
             Role::Key => "key",
+            Role::Count => "count",
         })
     }
 }
@@ -188,7 +194,8 @@ impl Role {
             ("op", None) => Ok(Role::Operation),
             ("volume" | "tenant", None) => Ok(Role::Volume),
             ("key" | "object", None) => Ok(Role::Key),
-            ("" | "-" | "_" | "op" | "volume" | "tenant" | "key" | "object", Some(_)) => {
+            ("count", None) => Ok(Role::Count),
+            ("" | "-" | "_" | "op" | "volume" | "tenant" | "key" | "object" | "count", Some(_)) => {
                 Err(format!("{word} has no unit"))
             }
             _ => Err(format!("there is no column \"{word}\"")),
@@ -234,6 +241,7 @@ struct Request {
     offset: u64,
     size: Option<u64>,
     key: Option<u64>,
+    times: Option<u64>,
     is_no_access: bool,
 }
 
@@ -282,17 +290,20 @@ impl Table {
     fn take(&mut self, role: Role, place: usize, request: &mut Request) -> Result<(), String> {
         let field = self.fields.get(place);
         let field = field.ok_or_else(|| format!("the line has only {} columns", self.fields.len()))?;
-        let bytes = |unit: Unit| unit.bytes(number(field)?, self.extents.page_bytes());
+        let bytes = |unit: Unit| unit.bytes(whole(field)?, self.extents.page_bytes());
         match role {
             Role::Ignored => {}
-            Role::Time => {
-                let time = str::from_utf8(field).ok().and_then(|text| text.parse::<f64>().ok());
-                time.filter(|time| time.is_finite())
-                    .ok_or_else(|| format!("\"{}\" is not a number", shown(field)))?;
-            }
+            Role::Time => moment(field)?,
             Role::Operation => request.is_no_access = !is_access(field)?,
             Role::Offset(unit) => request.offset = bytes(unit)?,
             Role::Size(unit) => request.size = Some(bytes(unit)?),
+            Role::Count => {
+                let times = whole(field)?;
+                if times > TIMES_MAX {
+                    return Err(format!("{times} requests; the most that a line may count is {TIMES_MAX}"));
+                }
+                request.times = Some(times);
+            }
             Role::Volume | Role::Key if field.is_empty() => return Err("the field is empty".into()),
             Role::Volume => request.volume = Some(self.extents.volume(field)?),
             Role::Key => {
@@ -315,7 +326,7 @@ impl Table {
         let tag = |volume: u64| self.mixer.tag(volume).0;
         let Some(bytes) = size else {
             let first = volume.map_or(key, |volume| mixed(tag(volume)));
-            return Ok(Run { first, count: 1 });
+            return Ok(Run::once(first, 1));
         };
         // The pages of an object are numbered from its hash on. Among 2^64 numbers, pages of two
         // objects are unlikely to overlap.
@@ -323,7 +334,7 @@ impl Table {
         if count > REQUEST_PAGES_MAX {
             return Err(format!("an object of {count} pages; the most that is taken is {REQUEST_PAGES_MAX}"));
         }
-        Ok(Run { first: mixed(volume.map_or(0, tag)), count })
+        Ok(Run::once(mixed(volume.map_or(0, tag)), count))
     }
 }
 
@@ -350,24 +361,10 @@ impl Format for Table {
             }
         }
         if !request.is_no_access {
-            runs.push_back(self.run(&request)?);
+            let run = self.run(&request)?;
+            runs.push_back(Run { times: request.times.unwrap_or(1), ..run });
         }
         Ok(())
-    }
-}
-
-/// Returns whether an operation reads or writes data. Discards and flushes do not.
-fn is_access(field: &[u8]) -> Result<bool, String> {
-    const ACCESSES: [&str; 12] = ["r", "w", "read", "write", "0", "1", "rs", "ws", "ra", "get", "put", "set"];
-    const OTHERS: [&str; 7] = ["d", "f", "discard", "trim", "unmap", "flush", "sync"];
-    let is_among = |words: &[&str]| words.iter().any(|word| field.eq_ignore_ascii_case(word.as_bytes()));
-    match (is_among(&ACCESSES), is_among(&OTHERS)) {
-        (true, _) => Ok(true),
-        (_, true) => Ok(false),
-        _ => Err(format!(
-            "\"{}\" is not an operation; known: r, w, read, write, get, put, set, 0 (read), 1 (write)",
-            shown(field)
-        )),
     }
 }
 

@@ -8,14 +8,27 @@ use std::collections::HashMap;
 
 use crate::SourceError;
 
-/// Pages that follow each other, accessed in order.
+/// Pages that follow each other, accessed in order, once or several times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The first page.
     pub first: u64,
     /// How many pages.
     pub count: u64,
+    /// How often all of them are accessed, in passes that follow each other.
+    pub times: u64,
 }
+
+impl Run {
+    /// Returns pages that are accessed once.
+    pub fn once(first: u64, count: u64) -> Run {
+        Run { first, count, times: 1 }
+    }
+}
+
+/// The most times that one line may repeat its request: a larger number is a mistake, and its
+/// accesses would swamp the trace.
+pub const TIMES_MAX: u64 = 1 << 24;
 
 /// The most pages that one request may touch: 4 GiB in pages of 4 KiB, the longest request of any
 /// block interface. A longer request is a mistake, and its pages would swamp the trace.
@@ -56,7 +69,7 @@ impl Extents {
     /// Returns the pages that bytes of a volume touch; the first and the last may be touched in
     /// part.
     pub fn touched(&self, volume: u64, offset: u64, bytes: u64) -> Result<Run, String> {
-        let Some(last) = bytes.checked_sub(1) else { return Ok(Run { first: 0, count: 0 }) };
+        let Some(last) = bytes.checked_sub(1) else { return Ok(Run::once(0, 0)) };
         let last = offset.checked_add(last).ok_or("the request ends past 2^64 bytes")?;
         let (first, last) = (offset >> self.shift, last >> self.shift);
         if last >> INDEX_BITS != 0 {
@@ -65,7 +78,7 @@ impl Extents {
         if volume >> (u64::BITS - INDEX_BITS) != 0 {
             return Err(format!("volume {volume} is not below 2^24"));
         }
-        Ok(Run { first: volume << INDEX_BITS | first, count: bounded(last - first + 1)? })
+        Ok(Run::once(volume << INDEX_BITS | first, bounded(last - first + 1)?))
     }
 
     /// Returns the pages that bytes of a named volume touch. A request that is refused does not

@@ -117,14 +117,22 @@ impl Input {
         self.unread.start += bytes;
     }
 
-    /// Takes a line.
+    /// Takes a line. It ends with `\n`, `\r\n`, or `\r` alone, as on old systems.
     pub fn line(&mut self) -> io::Result<Line> {
         let mut searched = 0;
         let mut is_too_long = false;
         loop {
             let unread = &self.buffer[self.unread.clone()];
-            let end = unread[searched..].iter().position(|byte| *byte == b'\n').map(|end| searched + end);
+            let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+            let end = unread[searched..].iter().position(is_end).map(|end| searched + end);
             let (len, taken) = match end {
+                // The next byte tells whether this is all of the line's end.
+                Some(end) if unread[end..] == *b"\r" && self.has_more() => {
+                    searched = end;
+                    self.read_more()?;
+                    continue;
+                }
+                Some(end) if unread[end..].starts_with(b"\r\n") => (end, end + 2),
                 Some(end) => (end, end + 1),
                 None if self.is_over => (unread.len(), unread.len()),
                 None if unread.len() >= LINE_BYTES_MAX => {
@@ -146,6 +154,11 @@ impl Input {
             self.take(taken);
             return Ok(if is_too_long || taken > LINE_BYTES_MAX { Line::TooLong } else { Line::Is(line) });
         }
+    }
+
+    /// Whether [`Input::read_more`] may still find bytes, and room for them.
+    fn has_more(&self) -> bool {
+        !self.is_over && self.unread.len() < BUFFER_BYTES
     }
 
     /// Reads once. Bytes that were not taken move to the front of the buffer.

@@ -1,4 +1,7 @@
 //! Traces that are text: each line is a request, or none.
+//!
+//! A byte order mark of UTF-8, which spreadsheets write, is no part of a line, wherever files were
+//! joined. A text in UTF-16 is refused, with a hint; its lines would be skipped one by one.
 
 use std::collections::VecDeque;
 
@@ -34,15 +37,24 @@ pub struct Lines<F> {
     skip_bad: bool,
     /// Requests that were read and not yet yielded; one may be longer than a chunk.
     runs: VecDeque<Run>,
+    /// The pages of the first of `runs` that were yielded.
+    drained: u64,
     lines: u64,
     skipped: u64,
     is_over: bool,
 }
 
+/// The byte order mark of UTF-8.
+const UTF_8_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The byte order marks of UTF-16, little-endian and big-endian.
+const UTF_16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
+
 impl<F: Format> Lines<F> {
     /// Reads from the input's beginning.
     pub fn new(input: Input, format: F, skip_bad: bool) -> Self {
-        Lines { input, format, skip_bad, runs: VecDeque::new(), lines: 0, skipped: 0, is_over: false }
+        let runs = VecDeque::new();
+        Lines { input, format, skip_bad, runs, drained: 0, lines: 0, skipped: 0, is_over: false }
     }
 
     /// Reads a line. The error is about this line.
@@ -65,7 +77,12 @@ impl<F: Format> Lines<F> {
             }
             Ok(Line::Is(line)) => {
                 self.lines += 1;
-                let line = self.input.buffer()[line].trim_ascii();
+                let line = &self.input.buffer()[line];
+                if self.lines == 1 && UTF_16_MARKS.iter().any(|mark| line.starts_with(mark)) {
+                    self.is_over = true;
+                    return Err("the text is UTF-16; convert it to UTF-8, as with iconv(1)".into());
+                }
+                let line = line.strip_prefix(UTF_8_MARK).unwrap_or(line).trim_ascii();
                 if line.is_empty() {
                     return Ok(());
                 }
@@ -88,14 +105,20 @@ impl<F: Format> Lines<F> {
 
     /// Yields what was read, until `pages` has `target` pages.
     fn drain(&mut self, pages: &mut Vec<u64>, target: usize) {
-        while let Some(run) = self.runs.front_mut() {
-            let count = run.count.min(target.saturating_sub(pages.len()) as u64);
-            pages.extend((0..count).map(|page| run.first.wrapping_add(page)));
-            run.first = run.first.wrapping_add(count);
-            run.count -= count;
-            if run.count > 0 {
+        while let Some(run) = self.runs.front() {
+            // A request that is repeated is yielded pass by pass, and takes no memory for that.
+            let total = run.count.saturating_mul(run.times);
+            while self.drained < total && pages.len() < target {
+                let at = self.drained % run.count;
+                let count = (run.count - at).min((target - pages.len()) as u64);
+                let first = run.first.wrapping_add(at);
+                pages.extend((0..count).map(|page| first.wrapping_add(page)));
+                self.drained += count;
+            }
+            if self.drained < total {
                 return;
             }
+            self.drained = 0;
             self.runs.pop_front();
         }
     }
@@ -122,44 +145,5 @@ impl<F: Format> Source for Lines<F> {
 
     fn skipped(&self) -> u64 {
         self.skipped
-    }
-}
-
-/// Parses a whole number.
-pub fn number(field: &[u8]) -> Result<u64, String> {
-    let wrong = |why| Err(format!("\"{}\" is {why}", shown(field)));
-    if field.is_empty() || !field.iter().all(u8::is_ascii_digit) {
-        return wrong("not a whole number");
-    }
-    let digit = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(u64::from(byte - b'0'));
-    match field.iter().try_fold(0, digit) {
-        Some(number) => Ok(number),
-        None => wrong("not below 2^64"),
-    }
-}
-
-/// Returns a part of a line for a message: printable, and at most 40 bytes of it.
-pub fn shown(field: &[u8]) -> String {
-    let end = if field.len() > 40 { ".." } else { "" };
-    format!("{}{end}", field[..field.len().min(40)].escape_ascii())
-}
-
-/// Splits a line at its white space.
-pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_whole_and_fit_into_64_bits() {
-        assert_eq!(number(b"0"), Ok(0));
-        assert_eq!(number(b"18446744073709551615"), Ok(u64::MAX));
-        for wrong in [&b""[..], b"-1", b"+1", b"1.0", b"0x10", b"1 2", b"18446744073709551616"] {
-            assert!(number(wrong).is_err(), "{}", wrong.escape_ascii());
-        }
-        assert_eq!(number(b"\x1b[2J\n").unwrap_err(), "\"\\x1b[2J\\n\" is not a whole number");
     }
 }

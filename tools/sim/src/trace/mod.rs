@@ -10,9 +10,11 @@
 //! | `formats.rs` | text with one request a line |
 //! | `blkparse.rs` | the text of `blkparse` |
 //! | `columns.rs` | tables whose columns the user names |
+//! | `operations.rs` | the words for operations in such tables |
 //! | `octr.rs` | our own recordings |
 //!
-//! `extent.rs` turns bytes into pages; `write.rs` writes traces.
+//! `fields.rs` reads the fields of lines; `extent.rs` turns bytes into pages; `write.rs` writes
+//! traces.
 //!
 //! A malformed line or record ends the trace with an error that says where it is, or is skipped and
 //! counted ([`Options::skip_bad`]). A file that cannot be read or decompressed is always an error.
@@ -25,10 +27,12 @@
 mod blkparse;
 mod columns;
 mod extent;
+mod fields;
 mod formats;
 pub(crate) mod input;
 mod lines;
 mod octr;
+mod operations;
 mod records;
 mod write;
 

@@ -86,6 +86,52 @@ fn discards_and_flushes_are_no_accesses() {
     assert_eq!(table(&options("op,offset"), "r,0\nD,4096\nflush,0\nw,8192\n").unwrap(), [0, 2]);
 }
 
+/// The columns of CacheLib's and Twitter's traces: a word for each kind of request, and a number of
+/// requests in a line.
+#[test]
+fn a_count_repeats_a_request_and_words_of_key_value_stores_are_known() {
+    let text = "key,op,size,op_count,key_size\n11,SET,82,1,40\n12,GET,0,3,40\n11,GET_LEASE,0,0,40\n\
+                13,DELETE,0,9,40\n";
+    assert_eq!(table(&options("key=key,op=op,count=op_count"), text).unwrap(), [11, 12, 12, 12]);
+    let twice = table(&options("count,offset,size"), "2,4096,8192\n1.0,0,1\n").unwrap();
+    assert_eq!(twice, [1, 2, 1, 2, 0]);
+    // Longer than a chunk: a request is yielded in parts.
+    let many = table(&options("count,offset,size"), "100001,4096,12288\n1,0,1\n").unwrap();
+    assert_eq!(many.len(), 300_004);
+    assert!(many.chunks(3).take(100_001).all(|pass| pass == [1, 2, 3]));
+    assert_eq!(many.last(), Some(&0));
+    let twitter = "0,k1,10,100,5,get,0\n0,k1,10,0,5,gets,0\n1,k1,10,100,5,cas,300\n2,k1,10,0,5,delete,0\n";
+    assert_eq!(table(&options("time,key,-,-,-,op"), twitter).unwrap().len(), 3);
+    let ibm = options("time:ms,op,key,size").columns.unwrap().separated_by(Separator::Space);
+    let ibm = Options { columns: Some(ibm), ..Options::default() };
+    let log = "1219008 REST.PUT.OBJECT 8d4f 1056\n1221974 REST.HEAD.OBJECT 39d1 528\n\
+               1232437 REST.GET.OBJECT 8d4f 1056 0 1055\n";
+    assert_eq!(table(&ibm, log).unwrap().len(), 2);
+}
+
+/// Numbers as pandas, spreadsheets and tracing scripts write them.
+#[test]
+fn numbers_and_times_are_read_as_table_programs_write_them() {
+    for text in [
+        "0.1,1.0,4096.0,8192.0\n",
+        "2026-01-02T03:04:05.6Z,R,4.096e3,8.192e+03\n",
+        "2026-01-02 03:04:05,0.0,0x1000,0X2000\n",
+    ] {
+        assert_eq!(table(&options("time,op,offset,size"), text).unwrap(), [1, 2], "{text}");
+    }
+    for (format, text) in [
+        (Format::Alibaba, "0.0,R,4096.0,8192.0,1.5e15\n"),
+        (Format::Tencent, "1.0,8.0,16.0,1.0,0.0\n"),
+        (Format::Msr, "1.28e17,a,0.0,Read,4096.0,8192.0,1.0\n"),
+        (Format::Spc, "0.0,8.0,8192.0,R,0.5\n"),
+    ] {
+        assert_eq!(pages(format, text, &Options::default()).unwrap(), [1, 2], "{text}");
+    }
+    for wrong in ["1,R,4.096,1\n", "1,R,4.000,1\n", "1,R,0,\"4,096\"\n", "1,R,-1.0,1\n", "1,R,nan,1\n"] {
+        assert!(table(&options("time,op,offset,size"), wrong).is_err(), "{wrong}");
+    }
+}
+
 #[test]
 fn the_error_for_a_malformed_line_has_its_line_and_column() {
     for (columns, line, expected) in [
@@ -101,6 +147,7 @@ fn the_error_for_a_malformed_line_has_its_line_and_column() {
         ),
         ("-,-,offset,-", "1,r,18446744073709551615,1", "sample:3: the request ends past page 2^40"),
         ("-,-,-,key", "1,r,0,", "column 4 (key): the field is empty"),
+        ("-,-,offset,count", "1,r,0,16777217", "column 4 (count): 16777217 requests; the most"),
     ] {
         let said = table(&options(columns), format!("1,r,0,1\n\n{line}\n")).unwrap_err().to_string();
         assert!(said.contains(expected), "{line}: {said}");
@@ -122,6 +169,8 @@ fn invalid_columns_are_refused_and_the_error_lists_the_known_ones() {
         ("offset:miles", "\"miles\" is not a unit of offset"),
         ("offset:0", "\"0\" is not a unit of offset"),
         ("op:ms,offset", "op has no unit"),
+        ("count:ms,offset", "count has no unit"),
+        ("count,count,offset", "count is given twice"),
         ("time:hours,offset", "a time is in s, ms, us or ns"),
         ("offset=LBA,size", "some columns have names and some do not"),
     ] {

@@ -141,6 +141,65 @@ fio version 3 iolog
     sample(Format::Fio, third, &[1, 0]);
 }
 
+/// fio writes names as they are. A name may have blanks, also at its end, and words that look like
+/// actions and numbers.
+#[test]
+fn fio_names_may_have_blanks_and_every_kind_of_sync_is_no_access() {
+    let text = "\
+fio version 3 iolog
+0 /tmp/da ta add
+0 /tmp/da ta open
+1 /tmp/da ta read 4096 4096
+2 /tmp/da ta  read 0 4096
+3 /tmp/read 0 1 write 8192 1
+4 /tmp/da ta sync 0 0
+5 /tmp/da ta sync_file_range 491520 0
+6 /tmp/da ta syncfs 0 0
+7 /tmp/da ta read 0 1
+8 /tmp/da ta close
+";
+    sample(Format::Fio, text, &[1, V, 2 * V + 2, 0]);
+}
+
+/// A line of each format with a header or without, and the pages that it stands for.
+const TEXTS: [(Format, &str, &[u64]); 8] = [
+    (Format::Arc, "1 2 0 0", &[1, 2]),
+    (Format::Lirs, "7", &[7]),
+    (Format::Spc, "0,8,512,r,0", &[1]),
+    (Format::Msr, "1,a,0,Read,4096,512,1", &[1]),
+    (Format::Tencent, "1,8,8,0,0", &[1]),
+    (Format::Alibaba, "0,R,4096,4096,1", &[1]),
+    (Format::Blkparse, "8,0 0 1 0.0 1 Q R 8 + 8 [x]", &[1]),
+    (Format::Fio, "fio version 2 iolog\n/a read 4096 1", &[1]),
+];
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_line_in_any_text_format() {
+    for (format, text, expected) in TEXTS {
+        sample(format, format!("\u{feff}{text}\n"), expected);
+        let joined = format!("\u{feff}{text}\n\u{feff}\n\u{feff}{text}");
+        sample(format, joined, &expected.repeat(2));
+        let utf_16: Vec<u8> = format!("\u{feff}{text}\n").encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for skip_bad in [false, true] {
+            let options = Options { skip_bad, ..Options::default() };
+            let said = pages(format, &utf_16, &options).unwrap_err().to_string();
+            assert!(said.starts_with("sample:1: the text is UTF-16"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn lines_end_with_any_of_the_three_line_ends() {
+    for (format, text, expected) in TEXTS {
+        for end in ["\n", "\r\n", "\r"] {
+            let text = text.replace('\n', end);
+            sample(format, format!("{text}{end}{end}{text}{end}"), &expected.repeat(2));
+        }
+    }
+    let said = pages(Format::Lirs, "1\r\n2\r3\rx\n", &Options::default()).unwrap_err().to_string();
+    assert!(said.starts_with("sample:4: "), "{said}");
+}
+
 #[test]
 fn requests_are_divided_into_pages_of_the_given_length() {
     let options = Options { page_bytes: 65_536, ..Options::default() };

@@ -58,6 +58,9 @@ const BAD: &[(Format, &str, &str)] = &[
     (Format::Blkparse, "8,0 0 1 0.0 1 Q r 8 + 8 [x]", "\"r\" is not a kind of request"),
     (Format::Fio, "/dev/sda", "the line has no action"),
     (Format::Fio, "/dev/sda read 0", "the line has no length"),
+    (Format::Fio, "/dev/sda read", "the line has no offset"),
+    (Format::Fio, "read 0 1", "the line has no file"),
+    (Format::Fio, "/dev/sda read 0 18446744073709551616", "not below 2^64"),
     (Format::Fio, "/dev/sda erase 0 1", "\"erase\" is not an action"),
 ];
 
@@ -161,6 +164,33 @@ fn a_read_error_is_an_error_even_if_malformed_lines_are_skipped() {
     let reader = Failing(Cursor::new("1"));
     let said = trace::read(Format::U64, "sample", reader, &options).err().unwrap().to_string();
     assert_eq!(said, "sample: the disk is gone");
+}
+
+/// Yields one byte a time, so that every line's end is cut everywhere.
+struct Dripping(Cursor<&'static [u8]>);
+
+impl Read for Dripping {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let room = buffer.len().min(1);
+        self.0.read(&mut buffer[..room])
+    }
+}
+
+#[test]
+fn line_ends_may_lie_across_the_borders_of_reads() {
+    let reader = Dripping(Cursor::new(b"\xef\xbb\xbf1\r\n2\r\r\n3\n4\rx"));
+    let mut source = trace::read(Format::Lirs, "sample", reader, &Options::default()).unwrap();
+    let mut read = Vec::new();
+    let said = source.next(&mut read).unwrap_err().to_string();
+    assert_eq!(
+        (read.as_slice(), said.as_str()),
+        (&[1, 2, 3, 4][..], "sample:6: \"x\" is not a whole number")
+    );
+    // A line that fills the whole buffer and ends with a carriage return at its last byte.
+    for bytes in [1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20] {
+        let text = format!("{}\r\n3\r\n", "2".repeat(bytes - 1));
+        assert_eq!(pages(Format::Lirs, text, &lenient()).unwrap(), [3], "{bytes}");
+    }
 }
 
 #[test]
