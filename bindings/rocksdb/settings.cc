@@ -32,21 +32,35 @@ bool ParseBytes(const std::string& text, uint64_t* bytes) {
     if (number > (std::numeric_limits<uint64_t>::max() - digit) / 10) return false;
     number = number * 10 + digit;
   }
-  const std::string unit = text.substr(digits);
-  unsigned shift = 0;
-  if (unit == "KiB") {
-    shift = 10;
-  } else if (unit == "MiB") {
-    shift = 20;
-  } else if (unit == "GiB") {
-    shift = 30;
-  } else if (unit == "TiB") {
-    shift = 40;
-  } else if (!unit.empty()) {
+  size_t begin = digits;
+  while (begin < text.size() && text[begin] == ' ') begin++;
+  std::string unit;
+  for (const char letter : text.substr(begin)) {
+    unit += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  // As in Octavo's other programs: a bare letter stands for a power of 1024.
+  uint64_t scale = 1;
+  if (unit == "k" || unit == "kib") {
+    scale = uint64_t{1} << 10;
+  } else if (unit == "m" || unit == "mib") {
+    scale = uint64_t{1} << 20;
+  } else if (unit == "g" || unit == "gib") {
+    scale = uint64_t{1} << 30;
+  } else if (unit == "t" || unit == "tib") {
+    scale = uint64_t{1} << 40;
+  } else if (unit == "kb") {
+    scale = 1000;
+  } else if (unit == "mb") {
+    scale = 1000000;
+  } else if (unit == "gb") {
+    scale = 1000000000;
+  } else if (unit == "tb") {
+    scale = 1000000000000;
+  } else if (!unit.empty() && unit != "b") {
     return false;
   }
-  if (digits == 0 || number > (std::numeric_limits<uint64_t>::max() >> shift)) return false;
-  *bytes = number << shift;
+  if (digits == 0 || number > std::numeric_limits<uint64_t>::max() / scale) return false;
+  *bytes = number * scale;
   return true;
 }
 

@@ -19,26 +19,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
     }
 }
 
-const UNITS: [(&str, u64); 10] = [
-    ("", 1),
-    ("b", 1),
-    ("k", 1 << 10),
-    ("kib", 1 << 10),
-    ("m", 1 << 20),
-    ("mib", 1 << 20),
-    ("g", 1 << 30),
-    ("gib", 1 << 30),
-    ("t", 1 << 40),
-    ("tib", 1 << 40),
-];
-
 fn parse(text: &str) -> Result<u64> {
-    let wrong = || config(format!("{text:?} is no size: write a number of bytes, or one such as 64MiB"));
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let unit = unit.trim().to_ascii_lowercase();
-    let scale = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)).ok_or_else(wrong)
+    octavo_sim::size::bytes(text).map_err(config)
 }
 
 /// Returns the number of bytes of a size such as "64MiB".

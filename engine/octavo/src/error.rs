@@ -85,7 +85,10 @@ impl std::fmt::Display for Error {
             }
             Error::NoMemory { what, wanted_bytes, left_bytes, bound, bound_bytes } => {
                 let [wanted, left, most] = [wanted_bytes, left_bytes, bound_bytes].map(|bytes| Bytes(*bytes));
-                write!(f, "{what} needs {wanted}, but only {left} of {bound} = {most} are free")
+                write!(f, "{what} needs {wanted}, but only {left} of {bound} = {most} are free")?;
+                // In whole KiB: a size that people write.
+                let least = bound_bytes.saturating_sub(*left_bytes).saturating_add(*wanted_bytes);
+                write!(f, ": {bound} must be at least {}", Bytes(least.div_ceil(1 << 10) << 10))
             }
             Error::Closed { object } => write!(f, "{object}: the object was closed"),
             Error::Forked => f.write_str(

@@ -92,7 +92,7 @@ pub use error::Error;
 pub use evacuation::{Cold, Evacuated, Refused, Restored, WarmPages};
 pub use flight::Object;
 pub use memory::{Buffer, Memory, Piece};
-pub use name::{check_name, groups_of, is_visible};
+pub use name::{check_name, display_name, groups_of, is_visible};
 pub use request::{Advice, Completion, Interest, Op, RawRead, Read, Request};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};
 pub use state::events::{CacheEvent, EVENTS_TARGET, Happened, MoveReason};

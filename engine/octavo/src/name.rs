@@ -84,9 +84,39 @@ pub fn is_visible(character: char) -> bool {
     is_shown && !BLANK.iter().any(|range| range.contains(&character))
 }
 
+/// Returns the nearest name that [`check_name`] accepts for a path of a file: `?` in place of what
+/// is not visible, no blanks at the ends, and the last levels of a path that has too many. Names of
+/// several files may become the same.
+///
+/// # Examples
+/// ```
+/// assert_eq!(octavo::display_name(" a\tb"), "a?b");
+/// ```
+pub fn display_name(path: &str) -> String {
+    // A few levels less than the most: callers may put others in front.
+    const LEVELS: usize = LEVELS_MAX - 4;
+    let visible = |character: char| if is_visible(character) { character } else { '?' };
+    let name: String = path.chars().map(visible).collect();
+    let levels = name.split('/').count().saturating_sub(LEVELS);
+    match name.trim().splitn(levels + 1, '/').last() {
+        Some(name) if !name.is_empty() => name.trim().to_owned(),
+        _ => "(long path)".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_path_has_a_name_that_is_accepted() {
+        let deep = format!("{} end", "d /".repeat(100));
+        for path in ["", " ", "/", " a ", "a\nb", "\u{202e}x", "zero\u{200b}", "e\u{301}", "d/ ", &deep] {
+            let name = display_name(path);
+            assert_eq!((check_name(&name), name.is_empty()), (Ok(()), false), "{path:?}: {name:?}");
+        }
+        assert_eq!(display_name("two  blanks/x"), "two  blanks/x");
+    }
 
     #[test]
     fn a_name_has_a_bounded_number_of_levels() {

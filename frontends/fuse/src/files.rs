@@ -39,7 +39,7 @@ use rustix::io::Errno;
 
 use crate::errors::errno_of;
 use crate::file::{Access, File};
-use crate::labels::{Opened, display_name};
+use crate::labels::Opened;
 use crate::leases::Leases;
 use crate::lock::lock;
 use crate::lower::{self, Key, Stamp};
@@ -62,6 +62,8 @@ struct Table {
 /// A file in the table. Lock order: its state, then the table.
 struct Entry {
     file: Arc<File>,
+    /// Its path below the source when it was opened, byte for byte.
+    path: PathBuf,
     state: Mutex<State>,
 }
 
@@ -78,6 +80,8 @@ struct State {
 /// A new object, and its file.
 struct Made {
     object: Object,
+    /// Below the source.
+    path: PathBuf,
     stamp: Stamp,
     promise: Promise,
 }
@@ -185,10 +189,10 @@ impl Files {
         access: Access,
         created: Option<OwnedFd>,
     ) -> Result<(Arc<Entry>, bool), Errno> {
-        let Made { object, stamp, promise } = self.make_object(node, access, created)?;
+        let Made { object, path, stamp, promise } = self.make_object(node, access, created)?;
         let lease = self.leases.as_ref().map(|leases| leases.of(node));
         let file = Arc::new(File::new(node.key, object, stamp, lease, promise));
-        let entry = Arc::new(Entry { file, state: Mutex::default() });
+        let entry = Arc::new(Entry { file, path, state: Mutex::default() });
         let mut table = lock(&self.table);
         if let Some(other) = table.files.get(&node.key).cloned() {
             // Another thread was faster. This object has read nothing.
@@ -321,7 +325,7 @@ impl Files {
         let path = path.strip_prefix(&self.root).unwrap_or(&path);
         let opened = Opened::new(path, place.as_fd(), &self.root_file);
         let partition = (self.chooser)(&opened).ok_or(Errno::NOMEM)?;
-        let name = display_name(path);
+        let name = octavo::display_name(&path.to_string_lossy());
         // F4.
         let grows = access.writes && (stat.stx_size == 0 || access.appends);
         let (read_only, direct) = (!access.writes, self.direct && !grows);
@@ -342,7 +346,7 @@ impl Files {
             // It fails for a file of which the cache has no room.
             let _ = object.advise(0, object.len_bytes(), advice);
         }
-        Ok(Made { object, stamp: Stamp::of(&stat), promise })
+        Ok(Made { object, path: path.to_owned(), stamp: Stamp::of(&stat), promise })
     }
 
     /// What the file system of a file promises to unwritten bytes (S5).
@@ -468,10 +472,10 @@ impl Files {
         entries.iter().for_each(|entry| _ = entry.file.free_surplus());
     }
 
-    /// The objects of all files.
-    pub fn objects(&self) -> Vec<Object> {
+    /// The objects of all files, and their paths below the source when they were opened.
+    pub fn objects(&self) -> Vec<(PathBuf, Object)> {
         let entries: Vec<_> = lock(&self.table).files.values().cloned().collect();
-        entries.iter().map(|entry| entry.file.object().clone()).collect()
+        entries.iter().map(|entry| (entry.path.clone(), entry.file.object().clone())).collect()
     }
 
     /// The number of files whose pages are cached.

@@ -84,18 +84,6 @@ fn advice_of(word: &str) -> Option<Advice> {
     })
 }
 
-/// Returns a name that the engine accepts: the path, with `?` for what would not be visible.
-pub fn display_name(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let visible = |character: char| if octavo::is_visible(character) { character } else { '?' };
-    let name: String = text.chars().map(visible).collect();
-    let levels = name.split('/').count().saturating_sub(60);
-    match name.trim().splitn(levels + 1, '/').last() {
-        Some(name) if !name.is_empty() => name.to_owned(),
-        _ => "(long path)".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

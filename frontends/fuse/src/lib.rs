@@ -301,7 +301,7 @@ impl Mount {
                 // Someone may have unmounted this file system alone. Its files are then reached
                 // through the mount above it, by other objects. Errors stay with these objects.
                 if let Some(fs) = below.filter(|_| *running.count() == 0) {
-                    fs.files.objects().iter().for_each(|object| drop(object.sync()));
+                    fs.files.objects().iter().for_each(|(_, object)| drop(object.sync()));
                 }
             });
             handles.push(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
@@ -349,11 +349,16 @@ impl Mount {
         }
     }
 
-    /// Returns the objects of the files whose pages are kept. Their names are the paths below the
-    /// source that the files had when they were opened.
-    pub fn objects(&self) -> Vec<Object> {
-        let below = self.below.iter().flat_map(Mount::objects);
-        self.fs.files.objects().into_iter().chain(below).collect()
+    /// Returns the objects of the files whose pages are kept, and the paths below the source that
+    /// the files had when they were opened. A path is empty if the kernel does not tell it: it has
+    /// 4096 bytes or more.
+    pub fn objects(&self) -> Vec<(PathBuf, Object)> {
+        let mut objects = self.fs.files.objects();
+        for mount in &self.below {
+            let place = mount.path().strip_prefix(self.path()).unwrap_or(mount.path());
+            objects.extend(mount.objects().into_iter().map(|(path, object)| (place.join(path), object)));
+        }
+        objects
     }
 
     /// Returns whether the mount has ended: it was unmounted, by whomever.

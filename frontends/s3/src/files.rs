@@ -90,7 +90,7 @@ impl Files {
                     0 => None,
                     _ => {
                         let store = client.open(fetcher, key, meta.clone())?;
-                        let object = partition.open(store, name);
+                        let object = partition.open(store, &octavo::display_name(name));
                         Some(object.map_err(|error| Error::new(ErrorKind::Engine, key, error))?)
                     }
                 };
@@ -130,8 +130,9 @@ impl Files {
         lock(&self.kept).len()
     }
 
-    /// The objects whose pages are kept.
-    pub fn objects(&self) -> Vec<Object> {
-        lock(&self.kept).iter().filter_map(|(_, file)| file.object.clone()).collect()
+    /// The objects whose pages are kept, by their keys.
+    pub fn objects(&self) -> Vec<(Arc<str>, Object)> {
+        let kept = lock(&self.kept);
+        kept.iter().filter_map(|(key, file)| Some((key.clone(), file.object.clone()?))).collect()
     }
 }

@@ -160,9 +160,10 @@ impl Prefix {
         PrefixStat { nodes: self.inner.tree.nodes_count(), files: self.inner.files.count() }
     }
 
-    /// The objects of the files whose pages are kept; their names are paths below the prefix.
-    pub fn objects(&self) -> Vec<Object> {
-        self.inner.files.objects()
+    /// The objects of the files whose pages are kept, and their paths below the prefix.
+    pub fn objects(&self) -> Vec<(PathBuf, Object)> {
+        let objects = self.inner.files.objects().into_iter();
+        objects.map(|(key, object)| (self.inner.tree.path_of(&key).into(), object)).collect()
     }
 
     /// Whether it was unmounted.

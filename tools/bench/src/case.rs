@@ -364,17 +364,7 @@ keys! {
 
 impl Size {
     fn parse(text: &str) -> Result<Size, String> {
-        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let (count, unit) = text.split_at(digits);
-        let shift = match unit.trim() {
-            "" | "B" => 0,
-            "KiB" => 10,
-            "MiB" => 20,
-            "GiB" => 30,
-            _ => return Err(format!("\"{text}\" is no size such as 4096 or \"64MiB\"")),
-        };
-        let count = count.parse::<u64>().ok().filter(|count| *count <= i64::MAX as u64 >> shift);
-        count.map(|count| Size(count << shift)).ok_or_else(|| format!("\"{text}\" is no size"))
+        octavo_sim::size::bytes(text).map(Size)
     }
 }
 

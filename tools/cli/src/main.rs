@@ -121,6 +121,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    process::with_enough_stack(run)
+}
+
+fn run() -> ExitCode {
     let environment = Environment::read();
     if mount::is_helper(std::env::args_os().next().as_deref()) {
         return main_of_helper(&environment);

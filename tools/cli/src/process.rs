@@ -1,12 +1,16 @@
 //! Memory, descriptors and processor time of this process, as the kernel counts them.
 
 use std::fs::read_to_string;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use octavo::pressure::PressureSource;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
+
+/// The status of a program whose main thread panicked, as the standard library has it.
+const PANICKED: u8 = 101;
 
 /// Figures of the process; `None` if /proc does not have one.
 #[derive(Debug, Default)]
@@ -70,6 +74,25 @@ pub fn is_stopped(pid: i32) -> bool {
 fn stat_of(pid: i32) -> Option<String> {
     let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(')')?.1.to_owned())
+}
+
+/// The stack that the main thread needs, with room to spare: the parser of command lines takes some
+/// hundred KiB of it.
+const MAIN_STACK_BYTES: usize = 8 << 20;
+
+/// Runs the program, on a thread of its own if the main thread's stack is too small: `ulimit -s`
+/// limits that one alone.
+pub fn with_enough_stack(run: fn() -> ExitCode) -> ExitCode {
+    let is_small = getrlimit(Resource::Stack).current.is_some_and(|bytes| bytes < MAIN_STACK_BYTES as u64);
+    if !is_small {
+        return run();
+    }
+    let thread = std::thread::Builder::new().name("main".into()).stack_size(MAIN_STACK_BYTES).spawn(run);
+    match thread {
+        // Its panic was reported.
+        Ok(thread) => thread.join().unwrap_or(ExitCode::from(PANICKED)),
+        Err(_) => run(),
+    }
 }
 
 /// Resident memory, as in [`Process::resident_bytes`].

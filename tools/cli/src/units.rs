@@ -3,34 +3,10 @@
 use std::time::Duration;
 
 pub use octavo_sim::report::{aligned, human_bytes};
-
-/// How to write a size, for messages.
-pub const SIZE_SHAPE: &str = "a size such as \"32MiB\", \"1G\" or a number of bytes";
+pub use octavo_sim::size::{SHAPE as SIZE_SHAPE, bytes as size_bytes, split};
 
 /// How to write a duration, for messages.
 pub const DURATION_SHAPE: &str = "a duration such as \"30s\", \"500ms\" or \"2m\"";
-
-/// Parses a size such as `32MiB` to bytes. The error is a sentence.
-pub fn size_bytes(text: &str) -> Result<u64, String> {
-    let (count, unit) = split(text, SIZE_SHAPE)?;
-    // As in QEMU and the kernel, a bare letter stands for a power of 1024.
-    let scale = match &*unit.to_ascii_lowercase() {
-        "" | "b" => 1,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "t" | "tib" => 1 << 40,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        _ => return Err(format!("unknown unit \"{unit}\"; expected {SIZE_SHAPE}")),
-    };
-    count
-        .checked_mul(scale)
-        .filter(|bytes| *bytes <= i64::MAX as u64)
-        .ok_or_else(|| format!("\"{text}\" is more than the largest size, 8 EiB less one byte"))
-}
 
 /// Parses a duration such as `30s`, of at most a day. The error is a sentence.
 pub fn duration(text: &str) -> Result<Duration, String> {
@@ -48,21 +24,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .filter(|ms| *ms <= 24 * 3_600_000)
         .map(Duration::from_millis)
         .ok_or_else(|| format!("\"{text}\" is more than a day"))
-}
-
-/// Splits a text into the whole number that it begins with, and its unit.
-fn split<'t>(text: &'t str, shape: &str) -> Result<(u64, &'t str), String> {
-    let text = text.trim();
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (count, unit) = text.split_at(digits);
-    if digits == 0 {
-        return Err(format!("\"{text}\" does not begin with a number; expected {shape}"));
-    }
-    if unit.starts_with(['.', ',']) {
-        return Err(format!("\"{text}\" is not a whole number; use a smaller unit"));
-    }
-    let count = count.parse().map_err(|_| format!("\"{count}\" is too large a number"))?;
-    Ok((count, unit.trim_start()))
 }
 
 /// A count for people: `12.3k`.
@@ -93,25 +54,6 @@ pub fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_parsed_in_all_usual_forms() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("4096", 4096),
-            ("32MiB", 32 << 20),
-            ("32 mib", 32 << 20),
-            ("1G", 1 << 30),
-            ("8k", 8192),
-            ("2GB", 2_000_000_000),
-            ("7B", 7),
-        ] {
-            assert_eq!(size_bytes(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "MiB", "-1", "1.5G", "1X", "9999999999999999999999", "16777216T", "1 0"] {
-            assert!(size_bytes(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn durations_need_a_unit() {

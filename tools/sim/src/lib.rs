@@ -31,6 +31,7 @@ pub mod report;
 pub mod room;
 mod row;
 pub mod simulate;
+pub mod size;
 mod source;
 pub mod tenants;
 pub mod trace;

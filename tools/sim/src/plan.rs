@@ -9,6 +9,7 @@ use octavo_table::PolicyKind;
 
 use crate::cache::{Cache, engine_cache, engine_capacity, engine_capacity_max};
 use crate::reference::{Reference, opt};
+use crate::size;
 
 /// A policy under comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -147,10 +148,6 @@ enum Amount {
 /// The forms of a capacity, for messages.
 const SHAPE: &str = "a share of the trace's pages such as 0.1%, pages such as 65536p, or bytes such as 1GiB";
 
-/// The units of bytes; 0 stands for a missing unit.
-const UNITS: [(&str, u64); 6] =
-    [("b", 1), ("kib", 1 << 10), ("mib", 1 << 20), ("gib", 1 << 30), ("tib", 1 << 40), ("", 0)];
-
 impl Capacity {
     /// Returns the capacity in pages, for a trace with `footprint_pages` different pages. A share
     /// is rounded to the nearest page, bytes are rounded down, and the result is at least one page.
@@ -205,13 +202,14 @@ impl FromStr for Capacity {
             Amount::Share { parts, of: 100 * of }
         } else {
             let count: u64 = number.parse().map_err(|_| wrong("it does not begin with a whole number"))?;
-            match UNITS.iter().find(|(name, _)| *name == unit) {
-                _ if unit == "p" => Amount::Pages(count),
-                Some((_, 0)) => return Err(wrong("the unit is missing")),
-                Some((_, scale)) => Amount::Bytes(
-                    count.checked_mul(*scale).ok_or_else(|| wrong("this is more than 2^64 bytes"))?,
-                ),
-                None => return Err(wrong("the unit is not known")),
+            match &*unit {
+                "p" => Amount::Pages(count),
+                "" => return Err(wrong("the unit is missing")),
+                _ => {
+                    let scale = size::scale(&unit).ok_or_else(|| wrong("the unit is not known"))?;
+                    let bytes = count.checked_mul(scale);
+                    Amount::Bytes(bytes.ok_or_else(|| wrong("this is more than 2^64 bytes"))?)
+                }
             }
         };
         let (Amount::Share { parts: count, .. } | Amount::Pages(count) | Amount::Bytes(count)) = amount;
@@ -274,7 +272,7 @@ mod tests {
             ("0p", "at least one"),
             ("100", "unit is missing"),
             ("1.5GiB", "a whole number"),
-            ("7GB", "not known"),
+            ("7XB", "not known"),
             ("-1p", "a whole number"),
             ("1.2.3%", "no number"),
             ("99999999999999999999p", "a whole number"),

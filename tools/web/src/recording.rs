@@ -89,9 +89,19 @@ impl Recorder {
     }
 }
 
+/// Opens a file to append to it, or makes it. A link that leads nowhere is refused: a new file must
+/// be where its name says, not where somebody else has pointed.
 fn append_to(path: &Path) -> Result<File, String> {
-    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-    opened.map_err(|error| format!("{}: {error}", path.display()))
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    match OpenOptions::new().append(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        opened => return opened.map_err(failed),
+    }
+    let made = OpenOptions::new().create_new(true).append(true).mode(0o600).open(path);
+    made.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => format!("{}: this is a link that leads nowhere", path.display()),
+        _ => failed(error),
+    })
 }
 
 fn former(path: &Path) -> PathBuf {
@@ -203,5 +213,23 @@ impl Reading {
     /// Everything, as one JSON object for the page.
     pub fn to_json(&self) -> Value {
         json!({"history": self.history, "latest": self.latest, "events": self.events})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_is_not_made_through_a_link_that_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::os::unix::fs::symlink(at("elsewhere"), at("link")).unwrap();
+        let said = Recorder::open(&at("link"), 1 << 20).err().unwrap();
+        assert!(said.contains("link that leads nowhere") && !at("elsewhere").exists(), "{said}");
+        // A link to a recording is followed, and a name without a file becomes one.
+        Recorder::open(&at("elsewhere"), 1 << 20).unwrap();
+        Recorder::open(&at("link"), 1 << 20).unwrap();
+        assert!(at("link").is_symlink());
     }
 }

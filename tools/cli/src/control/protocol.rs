@@ -7,7 +7,10 @@
 //!
 //! Every client that can connect may do everything: the socket's mode, 0600, is the permission.
 
+use std::ffi::OsString;
 use std::io::{BufRead, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -41,6 +44,9 @@ pub struct Request {
     /// Which of its exports; or a path, for the files of mounts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
+    /// The bytes of a path that is not UTF-8, in hexadecimal, in place of `object`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_hex: Option<String>,
     /// Settings and their new values, applied in this order; or the keys of a new export or
     /// partition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -78,6 +84,35 @@ pub struct Request {
     /// What to record, for `record`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Order>,
+}
+
+impl Request {
+    /// The request about a path, byte for byte.
+    pub fn at(self, path: &Path) -> Request {
+        match path.to_str() {
+            Some(text) => Request { object: Some(text.to_owned()), ..self },
+            None => Request { object_hex: Some(hex(path.as_os_str().as_bytes())), ..self },
+        }
+    }
+
+    /// The path that the request is about, if it names one. The error is a sentence.
+    pub fn path(&self) -> Result<Option<PathBuf>, String> {
+        let Some(hex) = &self.object_hex else { return Ok(self.object.as_ref().map(PathBuf::from)) };
+        let bytes = unhex(hex).ok_or("object_hex is not an even number of hexadecimal digits")?;
+        Ok(Some(PathBuf::from(OsString::from_vec(bytes))))
+    }
+}
+
+/// Bytes in hexadecimal, two digits each.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? * 16 + digit(*low)?).ok();
+    if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
 }
 
 /// The operations that a client can request. On the wire, a verb is a word such as `export-add`.
@@ -277,6 +312,22 @@ pub fn receive(stream: &mut impl BufRead, bytes_max: u64) -> std::io::Result<Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_is_about_any_path_byte_for_byte() {
+        for bytes in [&b"/m/plain"[..], b" /lead", b"/m/tab\t\n", b"/m/caf\xe9", "/m/zero\u{200b}".as_bytes()]
+        {
+            let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+            let sent = serde_json::to_string(&Request::new(Verb::Files).at(&path)).unwrap();
+            let received: Request = serde_json::from_str(&sent).unwrap();
+            assert_eq!(received.path(), Ok(Some(path)), "{sent}");
+        }
+        assert_eq!(Request::new(Verb::Files).path(), Ok(None));
+        for wrong in ["a", "0g", "+1", "é"] {
+            let request = Request { object_hex: Some(wrong.into()), ..Request::new(Verb::Files) };
+            assert!(request.path().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn messages_have_the_documented_form() {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::keys;
 use crate::suggest;
+use crate::units::human_bytes;
 
 /// The sizes at which the reaper would stop moving memory if loads stayed as they are.
 pub fn plan(cache: &Cache) -> Value {
@@ -76,8 +77,9 @@ fn checked(cache: &Cache, sizes: &[(String, u64)]) -> Result<Vec<(Partition, Lim
     let (sum, total) = (sizes.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes)), total(cache));
     if sum > total {
         return Err(format!(
-            "the sizes together are {sum} bytes, but all partitions together can have {total} bytes; nothing \
-             was changed"
+            "the sizes together are {}, but all partitions together can have {}; nothing was changed",
+            human_bytes(sum),
+            human_bytes(total)
         ));
     }
     Ok(changes)

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::Value;
 
-use super::answer::{Json, tell};
+use super::answer::{Json, show, tell};
+use super::connection::ask;
 use super::tables::{Column, number, table};
 use crate::control::protocol::{Request, Verb};
 use crate::error::Error;
@@ -64,8 +65,10 @@ impl Files {
     pub fn ask(&self, socket: &Path) -> Result<(), Error> {
         match &self.change {
             None => {
-                let object = self.below.as_deref().map(absolute).transpose()?;
-                let request = Request { object, ..Request::new(Verb::Files) };
+                let mut request = Request::new(Verb::Files);
+                if let Some(below) = &self.below {
+                    request = request.at(&absolute(below)?);
+                }
                 tell(&self.json, socket, &request, shown)
             }
             Some(Change::Touch { file }) => {
@@ -74,20 +77,25 @@ impl Files {
                 output::text(&format!("{} read\n", human_bytes(bytes)))
             }
             Some(Change::Evict { below, json }) => {
-                let request = Request { object: Some(absolute(below)?), ..Request::new(Verb::FilesEvict) };
-                tell(json, socket, &request, |answer| {
-                    format!("{} evicted\n", human_bytes(number(answer, "evicted_bytes")))
-                })
+                let request = Request::new(Verb::FilesEvict).at(&absolute(below)?);
+                let answer = ask(socket, &request)?;
+                if number(&answer, "count") > 0 || json.json {
+                    show(json, &answer, |answer| {
+                        format!("{} evicted\n", human_bytes(number(answer, "evicted_bytes")))
+                    })?;
+                }
+                if number(&answer, "count") == 0 {
+                    return Err(Error::failed(format!("{}: no cached file is here", below.display())));
+                }
+                Ok(())
             }
         }
     }
 }
 
 /// The path without links, as the server knows it.
-fn absolute(path: &Path) -> Result<String, Error> {
-    let found = path.canonicalize().map_err(|error| Error::failed(format!("{}: {error}", path.display())))?;
-    let text = found.into_os_string().into_string();
-    text.map_err(|_| Error::Usage(format!("{}: this path is not UTF-8", path.display())))
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    path.canonicalize().map_err(|error| Error::failed(format!("{}: {error}", path.display())))
 }
 
 /// Reads a file to its end through the mount. Returns its bytes.
@@ -103,7 +111,7 @@ fn touch(path: &Path) -> std::io::Result<u64> {
 }
 
 const COLUMNS: &[Column<Value>] = &[
-    ("FILE", |file| file["path"].as_str().unwrap_or_default().to_owned()),
+    ("FILE", |file| octavo::display_name(file["path"].as_str().unwrap_or_default())),
     ("PARTITION", |file| file["partition"].as_str().unwrap_or_default().to_owned()),
     ("RESIDENT PARTS", |file| format!("[{}]", file["parts"].as_str().unwrap_or_default())),
     ("RESIDENT", |file| human_bytes(number(file, "resident_bytes"))),

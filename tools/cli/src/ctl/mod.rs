@@ -132,6 +132,9 @@ enum Question {
         /// Print one table of the figures since the server's start
         #[arg(long)]
         once: bool,
+        /// Print these figures as one JSON object
+        #[arg(long)]
+        json: bool,
         /// Sort by this column
         #[arg(long, value_name = "COLUMN", value_parser = top::column, default_value = "partition")]
         sort: usize,
@@ -175,7 +178,16 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
                 output::text("\n")?;
             }
         },
-        Question::Top { once, sort } => top::run(&|request| ask(path, request), *once, *sort),
+        Question::Top { once, json, sort } => {
+            let form = if *json {
+                top::Form::Json
+            } else if *once {
+                top::Form::Table
+            } else {
+                top::Form::Screen
+            };
+            top::run(&|request| ask(path, request), form, *sort)
+        }
         Question::Sync(json) => tell(json, path, &Request::new(Verb::Sync), |_| String::new()),
         Question::Drain(json) => {
             tell_with_progress(json, path, &Request::new(Verb::Drain), |_| "drained\n".into())

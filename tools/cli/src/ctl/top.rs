@@ -16,7 +16,7 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row, Table, TableState};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::connection;
 use super::tables::{resident, table};
@@ -89,16 +89,34 @@ pub fn column(word: &str) -> Result<usize, String> {
     found.ok_or_else(|| format!("\"{word}\" is no column; known: {}", known.join(", ").to_lowercase()))
 }
 
+/// How the partitions are shown.
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    /// On the terminal, until `q`.
+    Screen,
+    /// One table.
+    Table,
+    /// One JSON object.
+    Json,
+}
+
 /// Shows the partitions, once or until `q`.
-pub fn run(ask: Ask<'_>, once: bool, sort: usize) -> Result<(), Error> {
+pub fn run(ask: Ask<'_>, form: Form, sort: usize) -> Result<(), Error> {
     let mut view = View { sort, ..View::default() };
     view.look(ask, Instant::now())?;
-    if once {
-        let columns = COLUMNS.map(|(title, _, cell)| (title, cell));
-        return output::text(&format!("{}\n\n{}", view.head, table(1, &columns, view.sorted())));
+    match form {
+        Form::Table => {
+            let columns = COLUMNS.map(|(title, _, cell)| (title, cell));
+            return output::text(&format!("{}\n\n{}", view.head, table(1, &columns, view.sorted())));
+        }
+        Form::Json => {
+            let partitions: Vec<Value> = view.sorted().into_iter().map(Shown::json).collect();
+            return output::text(&format!("{}\n", json!({"partitions": partitions})));
+        }
+        Form::Screen => {}
     }
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        return Err(Error::Usage("top needs a terminal; --once prints one table".into()));
+        return Err(Error::Usage("top needs a terminal; --once prints one table, --json one object".into()));
     }
     let failed = |error: std::io::Error| Error::failed(format!("terminal: {error}"));
     let mut terminal = ratatui::try_init().map_err(failed)?;
@@ -258,6 +276,32 @@ impl Shown {
             shown.miss_ratios.truncate(HISTORY);
         }
         shown
+    }
+
+    /// The figures of the columns, without rounding; null where there is none.
+    fn json(&self) -> Value {
+        let bound = |bytes: u64| (bytes != u64::MAX).then_some(bytes);
+        let share = |part: &str, rest: &str| {
+            let is_any = self.since(part) + self.since(rest) > 0;
+            is_any.then(|| self.ratio(part, rest))
+        };
+        let [min, low, high, max] = self.limits;
+        json!({
+            "name": self.now.name,
+            "charged_bytes": self.charged_bytes(),
+            "min_bytes": min,
+            "low_bytes": low,
+            "high_bytes": bound(high),
+            "max_bytes": bound(max),
+            "hit_ratio": share("hits", "misses"),
+            "misses_saved_per_mib": self.utility,
+            "ahead_used_ratio": share("ahead_used", "ahead_wasted"),
+            "dirty_bytes": self.now.figure("dirty_bytes"),
+            "dirty_max_bytes": self.now.figure("dirty_max_bytes"),
+            "evictions_per_s": self.evicted_per_s(),
+            "hit_p99_ns": self.p99_ns(Class::Hit),
+            "miss_p99_ns": self.p99_ns(Class::Miss),
+        })
     }
 
     fn since(&self, name: &str) -> u64 {

@@ -8,7 +8,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -72,11 +72,17 @@ pub fn ready(line: &str, log: Option<&Path>) -> Result<(), Error> {
     rustix::stdio::dup2_stderr(&errors).map_err(failed)
 }
 
-/// Opens the file that gets the log.
+/// Opens the file that gets the log, or makes it; not through a link that leads nowhere, which would
+/// make it somewhere else.
 pub fn open_log(path: &Path) -> Result<File, Error> {
     // The mount must not log to itself.
     own::check(path).map_err(|why| Error::failed(format!("the log {} {why}", path.display())))?;
-    let opened = File::options().create(true).append(true).open(path);
+    let opened = match File::options().append(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            File::options().create_new(true).append(true).open(path)
+        }
+        opened => opened,
+    };
     opened.map_err(|error| Error::failed(format!("cannot open the log {}: {error}", path.display())))
 }
 

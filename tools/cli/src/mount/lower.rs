@@ -1,6 +1,6 @@
 //! [`Lower`]: what is mounted, a directory or a prefix of a bucket.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use octavo::{Cache, Object, Partition};
@@ -89,8 +89,8 @@ impl Lower {
         }
     }
 
-    /// The objects of its files, whose names are paths below what is mounted.
-    pub fn objects(&self) -> Vec<Object> {
+    /// The objects of its files, and their paths below what is mounted.
+    pub fn objects(&self) -> Vec<(PathBuf, Object)> {
         match self {
             Lower::Directory { mount, .. } => mount.objects(),
             Lower::Prefix { prefix, .. } => prefix.objects(),

@@ -50,7 +50,7 @@ const LAST_WORD: Duration = DRAIN_TIMEOUT_DEFAULT.saturating_add(Duration::from_
 #[command(after_help = "\
 Options of -o (as in fstab; separated by commas):
   ro, rw                  refuse writes, or not [default: rw]
-  memory_max=SIZE         as --memory-max
+  memory_max=SIZE         as --memory-max; at least 4MiB
   writeback, writethrough when writes reach SOURCE [default: writethrough]
   policy=NAME             which pages are evicted, such as octavo or lru [default: octavo]
   coherence=MODE          close-to-open: other programs may change SOURCE, and each open sees it;
@@ -147,7 +147,13 @@ pub fn run(
     let list = arguments.list();
     let mut options = Options::read([&*list])?;
     let source = place::source(&arguments.source).map_err(Error::Usage)?;
-    options.mount.read_only |= Remotes::address(&source).is_some();
+    if Remotes::address(&source).is_some() {
+        if options.cache_mode == CacheMode::Writeback {
+            let source = source.display();
+            return Err(Error::Usage(format!("{source} is read-only; leave out writeback")));
+        }
+        options.mount.read_only = true;
+    }
     let path = place::target(&source, &arguments.path).map_err(Error::Usage)?;
     if let Some(log) = &mut options.log {
         *log = std::path::absolute(&log).unwrap_or_else(|_| log.clone());

@@ -13,6 +13,10 @@ use crate::{suggest, units};
 /// The limit on memory of a mount that has none: that of `octavo serve` without a configuration.
 const MEMORY_MAX_DEFAULT: u64 = 128 << 20;
 
+/// The least limit with which a mount starts: one thread's buffers, the reserve for requests, and a
+/// segment of pages.
+const MEMORY_MAX_LEAST: u64 = 4 << 20;
+
 /// Memory for each thread, whose buffers take a megabyte.
 const MEMORY_PER_THREAD: u64 = 16 << 20;
 
@@ -109,6 +113,10 @@ impl Options {
             let refused = |why: String| Error::Usage(format!("option {word}: {why}"));
             options.set(word, &mut threads).map_err(refused)?;
         }
+        if options.mount.read_only && options.cache_mode == CacheMode::Writeback {
+            let why = "a read-only mount writes nothing back; leave out one of ro and writeback";
+            return Err(Error::Usage(why.into()));
+        }
         options.mount.threads = threads.unwrap_or_else(|| threads_of(options.memory_max_bytes));
         Ok(options)
     }
@@ -134,7 +142,7 @@ impl Options {
                 return Err("the options of a mount stay as they are; unmount it and mount it again".into());
             }
             _ if word.contains('=') => match name {
-                "memory_max" => self.memory_max_bytes = units::size_bytes(value)?,
+                "memory_max" => self.memory_max_bytes = memory_max(value)?,
                 "policy" => self.policy = policy(value)?,
                 "attr_timeout" => mount.valid = Some(seconds(value)?),
                 "coherence" => mount.coherence = Coherence::parse(value)?,
@@ -151,6 +159,15 @@ impl Options {
         }
         Ok(())
     }
+}
+
+fn memory_max(text: &str) -> Result<u64, String> {
+    let bytes = units::size_bytes(text)?;
+    if bytes < MEMORY_MAX_LEAST {
+        let least = units::human_bytes(MEMORY_MAX_LEAST);
+        return Err(format!("this is too little for a mount; the least is {least}"));
+    }
+    Ok(bytes)
 }
 
 /// The usual number of threads of a mount, of a cache with this much memory.
@@ -215,12 +232,16 @@ mod tests {
         for (list, why) in [
             ("rw,writebak", "option writebak: no such option; did you mean \"writeback\"?"),
             ("memory_max=much", "option memory_max=much: \"much\" does not begin with a number"),
+            ("memory_max=0", "option memory_max=0: this is too little for a mount; the least is 4 MiB"),
+            ("memory_max=4095k", "the least is 4 MiB"),
             ("memory_max", "option memory_max: no such option; did you mean \"memory_max=\"?"),
             ("ro=1", "option ro=1: no such option"),
             ("threads=0", "option threads=0: expected a number from 1 to 256"),
             ("policy=octvo", "no such policy; did you mean \"octavo\"?"),
             ("attr_timeout=-1", "option attr_timeout=-1: "),
             ("remount,ro", "unmount it and mount it again"),
+            ("ro,writeback", "a read-only mount writes nothing back"),
+            ("writeback,ro", "a read-only mount writes nothing back"),
         ] {
             let error = Options::read([list]).unwrap_err();
             assert!(error.lines()[0].contains(why), "{list}: {:?}", error.lines());
@@ -231,5 +252,6 @@ mod tests {
     #[test]
     fn little_memory_means_few_threads() {
         assert_eq!(Options::read(["memory_max=16m"]).unwrap().mount.threads, 1);
+        assert_eq!(Options::read(["memory_max=4m"]).unwrap().memory_max_bytes, MEMORY_MAX_LEAST);
     }
 }

@@ -125,8 +125,8 @@ impl Served {
         self.mount.stat()
     }
 
-    /// The objects of its files, whose names are paths below the source.
-    pub fn objects(&self) -> Vec<Object> {
+    /// The objects of its files, and their paths below the source.
+    pub fn objects(&self) -> Vec<(PathBuf, Object)> {
         self.mount.objects()
     }
 

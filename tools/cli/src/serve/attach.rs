@@ -141,7 +141,7 @@ fn percent_encoded(text: &str) -> String {
 }
 
 /// Quotes a text so that a shell reads it as one word.
-fn shell_quoted(text: &str) -> String {
+pub fn shell_quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/:+=,".contains(&byte);
     if !text.is_empty() && text.bytes().all(plain) {
         text.to_owned()

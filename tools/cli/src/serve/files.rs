@@ -1,12 +1,17 @@
 //! The files of mounts whose pages are cached: which parts of them are resident, and eviction.
+//!
+//! Files are named by their paths, byte for byte: a name that is listed evicts its file. JSON has no
+//! bytes, so a path that is not UTF-8 travels in hexadecimal beside its nearest text.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use octavo::{Advice, Cache, Object};
 use serde_json::{Value, json};
 
 use super::mounts::Mounts;
+use crate::control::protocol;
 
 /// Most files of an answer: those with the most resident bytes.
 const FILES_MAX: usize = 1000;
@@ -15,7 +20,7 @@ const FILES_MAX: usize = 1000;
 const PARTS: u64 = 40;
 
 /// The files below a path, or of all mounts.
-pub fn list(cache: &Cache, mounts: &Mounts, below: Option<&str>) -> Result<Value, String> {
+pub fn list(cache: &Cache, mounts: &Mounts, below: Option<&Path>) -> Result<Value, String> {
     let found = find(mounts, below)?;
     let (count, mut resident_bytes, mut files) = (found.len(), 0, Vec::new());
     for (path, object) in found {
@@ -33,20 +38,24 @@ pub fn list(cache: &Cache, mounts: &Mounts, below: Option<&str>) -> Result<Value
         partitions.extend(objects.iter().map(|object| (place(object), partition.name().to_owned())));
     }
     let files = files.iter().map(|(resident, path, object)| {
-        json!({
-            "path": path,
+        let mut file = json!({
+            "path": path.to_string_lossy(),
             "partition": partitions.get(&place(object)),
             "len_bytes": object.len_bytes(),
             "resident_bytes": resident,
             "dirty_bytes": object.stat().dirty_bytes,
             "parts": parts(object),
-        })
+        });
+        if path.to_str().is_none() {
+            file["path_hex"] = protocol::hex(path.as_os_str().as_bytes()).into();
+        }
+        file
     });
     Ok(json!({"count": count, "resident_bytes": resident_bytes, "files": files.collect::<Vec<_>>()}))
 }
 
 /// Evicts the pages of a file, or of all files below a directory.
-pub fn evict(mounts: &Mounts, below: &str) -> Result<Value, String> {
+pub fn evict(mounts: &Mounts, below: &Path) -> Result<Value, String> {
     let found = find(mounts, Some(below))?;
     let mut evicted = 0;
     for (path, object) in &found {
@@ -55,7 +64,7 @@ pub fn evict(mounts: &Mounts, below: &str) -> Result<Value, String> {
         match object.advise(0, len, Advice::DontNeed) {
             // It was closed or cut meanwhile.
             Ok(()) | Err(octavo::Error::Closed { .. } | octavo::Error::PastEnd { .. }) => {}
-            Err(error) => return Err(format!("{path}: {error}")),
+            Err(error) => return Err(format!("{}: {error}", path.display())),
         }
         evicted += before.saturating_sub(resident_of(object, 0, object.len_bytes()));
     }
@@ -63,23 +72,24 @@ pub fn evict(mounts: &Mounts, below: &str) -> Result<Value, String> {
 }
 
 /// The cached files at or below a path, with their paths.
-fn find(mounts: &Mounts, below: Option<&str>) -> Result<Vec<(String, Object)>, String> {
+fn find(mounts: &Mounts, below: Option<&Path>) -> Result<Vec<(PathBuf, Object)>, String> {
     let list = mounts.list();
-    let is_in_a_mount = |below: &str| list.iter().any(|mounted| is_related(mounted.served.path(), below));
+    let is_in_a_mount = |below: &Path| list.iter().any(|mounted| is_related(mounted.served.path(), below));
     if let Some(below) = below.filter(|below| !is_in_a_mount(below)) {
         let paths: Vec<String> =
             list.iter().map(|mounted| mounted.served.path().display().to_string()).collect();
-        return Err(match paths.is_empty() {
-            true => "this server has no mounts".into(),
-            false => format!("{below} is in no mount of this server; mounts: {}", paths.join(", ")),
-        });
+        if paths.is_empty() {
+            return Err("this server has no mounts".into());
+        }
+        let (below, paths) = (below.display(), paths.join(", "));
+        return Err(format!("{below} is in no mount of this server; mounts: {paths}"));
     }
     let mut found = Vec::new();
     for mounted in list {
-        for object in mounted.served.objects() {
-            let path = mounted.served.path().join(object.name());
+        for (path, object) in mounted.served.objects() {
+            let path = mounted.served.path().join(path);
             if below.is_none_or(|below| path.starts_with(below)) {
-                found.push((path.display().to_string(), object));
+                found.push((path, object));
             }
         }
     }
@@ -87,8 +97,8 @@ fn find(mounts: &Mounts, below: Option<&str>) -> Result<Vec<(String, Object)>, S
 }
 
 /// Whether one of two paths is below the other.
-fn is_related(mount: &Path, below: &str) -> bool {
-    mount.starts_with(below) || Path::new(below).starts_with(mount)
+fn is_related(mount: &Path, below: &Path) -> bool {
+    mount.starts_with(below) || below.starts_with(mount)
 }
 
 /// Resident bytes of a range; none of a file that was closed or cut meanwhile.

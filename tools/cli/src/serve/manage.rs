@@ -57,8 +57,14 @@ pub fn answer(
             let changes = reload(catalog, request.disconnect, progress).map_err(lines)?;
             Ok(json!({"file": file, "changes": changes}))
         }
-        Verb::Files => Ok(files::list(&catalog.cache, &catalog.mounts, request.object.as_deref())?),
-        Verb::FilesEvict => Ok(files::evict(&catalog.mounts, named(&request.object, "file")?)?),
+        Verb::Files => {
+            let below = request.path()?;
+            Ok(files::list(&catalog.cache, &catalog.mounts, below.as_deref())?)
+        }
+        Verb::FilesEvict => {
+            let below = request.path()?.ok_or("the name of the file is missing".to_owned())?;
+            Ok(files::evict(&catalog.mounts, &below)?)
+        }
         _ => Err(Fault::from("this verb changes nothing that is served".to_owned())),
     }
 }

@@ -90,6 +90,9 @@ pub struct Arguments {
     /// The configuration, TOML [default: make and serve a demo disk]
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Where people write the file.
+    #[arg(value_name = "FILE", hide = true)]
+    stray: Option<PathBuf>,
     /// Check the configuration and serve nothing
     #[arg(long, requires = "config")]
     check: bool,
@@ -113,6 +116,10 @@ pub fn run(
     quiet: bool,
     log: Settings,
 ) -> Result<(), Error> {
+    if let Some(stray) = &arguments.stray {
+        let quoted = attach::shell_quoted(&stray.to_string_lossy());
+        return Err(Error::Usage(format!("the configuration has an option: octavo serve --config {quoted}")));
+    }
     crate::heap::bound();
     if let Some(file) = &arguments.file {
         let shown = file.display();
@@ -483,7 +490,8 @@ fn banner(
     }
     if let Some(control) = &config.listen.control {
         let path = control.get_ref().0.0.display();
-        text += &format!("control socket {path}: octavo ctl --socket {path} stat\n");
+        let quoted = attach::shell_quoted(&path.to_string());
+        text += &format!("control socket {path}: octavo ctl --socket {quoted} stat\n");
     }
     if let (Some(fs), true) = (&config.control.fs, mounted) {
         text += &format!("control file system {}\n", fs.get_ref().display());

@@ -76,7 +76,7 @@ impl Mounts {
     pub fn stores(&self) -> HashSet<*const disk::Store> {
         let list = self.list();
         let objects = list.iter().flat_map(|mounted| mounted.served.objects());
-        objects.map(|object| std::ptr::from_ref(object.store())).collect()
+        objects.map(|(_, object)| std::ptr::from_ref(object.store())).collect()
     }
 
     /// Their figures.

@@ -310,6 +310,12 @@ name = "vm1 "
 19:8: partition.name: a name cannot begin or end with a space
 21:1: listen.\u{1b}[2J: no such key; known: nbd, control, metrics, metrics_hosts, socket_mode, socket_group
 
+"@/disk" -> "/proc/self/mem"
+9:8: export.path: /proc/self/mem is a view of the kernel's own state (proc), without contents to cache; expected a file or a block device
+
+"@/disk" -> "/proc/cpuinfo"
+9:8: export.path: /proc/cpuinfo is a view of the kernel's own state (proc), without contents to cache; expected a file or a block device
+
 [cache] -> [metrics]
 [cache]
 1:2: metrics: no such key; known: cache, group, partition, share, export, mount, listen, control, serve, s3, log

@@ -208,6 +208,12 @@ fn top_once_prints_a_table_of_the_partitions() {
     let percent = words.iter().position(|word| *word == "%").unwrap();
     // A quarter of the pages missed, or fewer because of read-ahead.
     assert!(words[percent - 1].parse::<f64>().unwrap() >= 75.0, "{table}");
+    let figures = &server.ctl_json(&["top", "--sort", "hits"])["partitions"];
+    assert_eq!((&figures[0]["name"], &figures[1]["name"]), (&"p".into(), &"idle".into()), "{figures}");
+    assert!(figures[0]["hit_ratio"].as_f64().unwrap() >= 0.75, "{figures}");
+    let limits = (&figures[1]["min_bytes"], &figures[1]["max_bytes"], &figures[0]["max_bytes"]);
+    assert_eq!(limits, (&(2 << 20).into(), &(8 << 20).into(), &serde_json::Value::Null), "{figures}");
+    assert!(figures[1]["hit_ratio"].is_null(), "{figures}");
     let sorted = server.ctl_succeed(&["top", "--once", "--sort", "hits"]);
     assert!(sorted.lines().nth(3).unwrap().starts_with("p "), "{sorted}");
     assert!(server.ctl_fail(2, &["top"]).contains("--once prints one table"));

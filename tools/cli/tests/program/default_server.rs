@@ -5,11 +5,32 @@ use crate::nbd_client::Client;
 use crate::server::{Directory, Server, Setup, program};
 
 fn start(directory: &Directory) -> Server {
+    start_in(directory, "run")
+}
+
+/// Starts a server whose sockets are below `runtime`.
+fn start_in(directory: &Directory, runtime: &str) -> Server {
     let mut command = program(&["serve"]);
     command.env("HOME", directory.join("")).env_remove("XDG_CACHE_HOME");
-    command.env("XDG_RUNTIME_DIR", directory.join("run"));
-    let (nbd, control) = (directory.join("run/octavo/nbd.sock"), directory.join("run/octavo/control.sock"));
+    let runtime = directory.join(runtime);
+    command.env("XDG_RUNTIME_DIR", &runtime);
+    let nbd = runtime.join("octavo/nbd.sock");
+    let control = runtime.join("octavo/control.sock");
     Server::spawn(command, directory, nbd, control)
+}
+
+/// The command beside the control socket was printed without quotes.
+#[test]
+fn the_printed_command_of_the_control_socket_works_whatever_its_path() {
+    let directory = Directory::new();
+    let server = start_in(&directory, "it's a $run");
+    let line = server.wait_for_line("control socket");
+    let (_, command) = line.split_once(": octavo ").unwrap();
+    let command = format!("\"{}\" {command}", env!("CARGO_BIN_EXE_octavo"));
+    let shown = clients::shell_succeeds(&directory.join(""), &command);
+    assert!(shown.contains("demo"), "{command}\n{shown}");
+    // The demo shows what users get without a choice of their own.
+    assert_eq!(server.ctl_json(&["partitions"])["partitions"][0]["policy"], "octavo");
 }
 
 #[test]

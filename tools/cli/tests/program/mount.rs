@@ -177,8 +177,16 @@ fn a_daemon_returns_when_its_mount_is_usable_and_holds_no_terminal() {
     wait_until(|| "no log".into(), || fs::read_to_string(&log).is_ok_and(|log| log.contains("unmounted")));
 
     // A daemon that cannot mount says why, and its status tells.
-    let said = octavo_fails(&["mount", "--daemon", "-o", "memory_max=1", path(&source), path(&target)], 1);
+    let fails = |options: &str, status| {
+        octavo_fails(&["mount", "--daemon", "-o", options, path(&source), path(&target)], status)
+    };
+    let said = fails("memory_max=4m,threads=256", 1);
     assert!(said.starts_with("octavo: ") && said.contains("memory_max"), "{said}");
+    // No machine has room for a mount in this little: the command line is wrong.
+    for too_little in ["memory_max=0", "memory_max=1"] {
+        let said = fails(too_little, 2);
+        assert!(said.contains("the least is 4 MiB"), "{said}");
+    }
     assert!(!is_mounted(&target));
 }
 
@@ -247,7 +255,8 @@ fn the_helper_of_mount_takes_the_options_of_fstab() {
 
     for (words, status, why) in [
         (["-o", "rw,memroy_max=1g"], 1, "did you mean \"memory_max=\"?"),
-        (["-o", "memory_max=1"], 32, "memory_max"),
+        (["-o", "memory_max=4m,threads=256"], 32, "memory_max"),
+        (["-o", "memory_max=0"], 1, "the least is 4 MiB"),
         (["-f", "-v"], 0, ""),
     ] {
         let output = helper(&directory, &[path(&source), path(&target), words[0], words[1]]);

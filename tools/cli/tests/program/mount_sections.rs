@@ -1,6 +1,8 @@
 //! `[[mount]]`: directories that a server mounts beside its exports, under one limit on memory.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -181,6 +183,64 @@ fn the_resident_parts_of_files_are_shown_and_files_are_touched_and_evicted() {
     assert_eq!(resident(&server, "tables"), 0);
     let said = server.ctl_fail(1, &["files", "/usr"]);
     assert!(said.contains("/usr is in no mount of this server; mounts: "), "{said}");
+}
+
+/// Names that JSON or the engine cannot hold as they are: `ctl files` lists each byte for byte, and
+/// evicts it by that name alone.
+#[test]
+fn files_of_any_name_are_listed_exactly_and_evicted_by_that_name() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let odd = [
+        &b"plain"[..],
+        b" leading",
+        b"trailing ",
+        b"two  blanks",
+        b"tab\there",
+        b"new\nline",
+        b"caf\xe9",
+        "\u{202e}RTL".as_bytes(),
+        "zero\u{200b}width".as_bytes(),
+    ];
+    let odd = odd.map(OsStr::from_bytes);
+    for name in odd {
+        write(place.source.join(name), 4096);
+    }
+    let server = place.serve(&place.sections(TENANTS));
+    for name in odd {
+        let file = place.target.join(name);
+        assert_eq!(fs::read(&file).unwrap().len(), 4096, "{name:?}");
+        let listed = server.ctl_json(&["files"]);
+        let files = listed["files"].as_array().unwrap();
+        let resident: Vec<_> = files.iter().filter(|file| file["resident_bytes"] == 4096).collect();
+        assert_eq!(resident.len(), 1, "{name:?}: {listed}");
+        match file.to_str() {
+            Some(text) => {
+                let shown = (&resident[0]["path"], &resident[0]["path_hex"]);
+                assert_eq!(shown, (&text.into(), &serde_json::Value::Null));
+            }
+            None => {
+                let hex: String =
+                    file.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+                assert_eq!(resident[0]["path_hex"], hex);
+            }
+        }
+        let evict =
+            || server.ctl_of(&[OsStr::new("files"), OsStr::new("evict"), OsStr::new("--"), file.as_os_str()]);
+        assert_eq!(String::from_utf8_lossy(&evict().stdout), "4 KiB evicted\n", "{name:?}");
+    }
+    let table = server.ctl_succeed(&["files"]);
+    assert!(table.contains("/new?line") && table.contains("/zero?width"), "{table}");
+
+    // A file that was never opened, and a directory without cached files.
+    write(place.source.join("never"), 4096);
+    fs::create_dir(place.source.join("empty")).unwrap();
+    for name in ["never", "empty"] {
+        let said = server.ctl_fail(1, &["files", "evict", path(&place.target.join(name))]);
+        assert!(said.contains("no cached file is here"), "{said}");
+    }
 }
 
 #[test]

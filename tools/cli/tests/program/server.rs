@@ -1,5 +1,6 @@
 //! A server under test: its directory, its configuration, its process.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -278,6 +279,11 @@ impl Server {
 
     /// Runs `octavo ctl` against this server.
     pub fn ctl(&self, words: &[&str]) -> Output {
+        self.ctl_of(words)
+    }
+
+    /// Runs `octavo ctl` with words of any bytes.
+    pub fn ctl_of(&self, words: &[impl AsRef<OsStr>]) -> Output {
         program(&["ctl", "--socket"]).arg(&self.control).args(words).output().unwrap()
     }
 

@@ -46,6 +46,28 @@ fn a_reader_that_has_gone_ends_the_program_quietly_with_the_status_of_sigpipe() 
     }
 }
 
+/// A small limit on stacks ended every command with an overflow.
+#[test]
+fn a_small_limit_on_stacks_changes_nothing() {
+    for (command, status) in [("octavo --version", 0), ("octavo serve --help", 0), ("octavo ctl nonsense", 2)]
+    {
+        let output = shell(&format!("ulimit -s 64 && {command}"));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{command}: {said}");
+    }
+    let (_directory, server) = served(&Setup { before: "ulimit -s 64", ..Setup::default() });
+    server.stat();
+}
+
+/// A file in the place where other programs take one: the message says where this one does.
+#[test]
+fn a_stray_configuration_gets_a_hint() {
+    let output = shell("octavo serve '/etc/my disks.toml'");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("octavo serve --config '/etc/my disks.toml'"), "{said}");
+}
+
 #[test]
 fn a_server_starts_with_a_closed_standard_output() {
     let (_directory, server) = served(&Setup { before: "exec >&-", ..Setup::default() });
