@@ -127,7 +127,7 @@ fn each_file_system_below_the_source_is_a_device_of_its_own() {
     }
     fs::write(at("b/f"), "longer than it was").unwrap();
     let mut names: Vec<String> =
-        place.mount().objects().iter().map(|object| object.name().to_owned()).collect();
+        place.mount().objects().iter().map(|(_, object)| object.name().to_owned()).collect();
     names.sort();
     assert_eq!(names, ["a/f", "a/nested/f", "b/f"]);
     assert_eq!(place.mount().stat().files, 3);

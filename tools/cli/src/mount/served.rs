@@ -93,7 +93,8 @@ impl Served {
                 log::warn!("{shown} was unmounted; a reload mounts it again");
             }
             // A store that refuses is tried again for a while, as at the end of the server.
-            drain::drain(watched.objects(), DRAIN_TIMEOUT_DEFAULT, |_| {});
+            let objects = watched.objects().into_iter().map(|(_, object)| object).collect();
+            drain::drain(objects, DRAIN_TIMEOUT_DEFAULT, |_| {});
             let lost = watched.stop();
             for why in &lost {
                 log::error!(event = "given-up"; "{shown}: {why}");
