@@ -9,6 +9,8 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::signals::Signals;
+
 /// The status of a program whose main thread panicked, as the standard library has it.
 const PANICKED: u8 = 101;
 
@@ -88,11 +90,12 @@ pub fn with_enough_stack(run: fn() -> ExitCode) -> ExitCode {
         return run();
     }
     let thread = std::thread::Builder::new().name("main".into()).stack_size(MAIN_STACK_BYTES).spawn(run);
-    match thread {
-        // Its panic was reported.
-        Ok(thread) => thread.join().unwrap_or(ExitCode::from(PANICKED)),
-        Err(_) => run(),
-    }
+    let Ok(thread) = thread else { return run() };
+    // This thread only waits: signals are for the other one, which may block and await them.
+    // Without the block, a signal is at worst delivered here and ends the process.
+    let _ = Signals::block(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
+    // Its panic was reported.
+    thread.join().unwrap_or(ExitCode::from(PANICKED))
 }
 
 /// Resident memory, as in [`Process::resident_bytes`].

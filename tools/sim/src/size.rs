@@ -1,7 +1,7 @@
 //! Sizes as people write them, everywhere: on command lines, in configurations, suites and Python.
 //!
-//! A size is a whole number and a unit, in upper or lower case, with or without blanks between them.
-//! As in QEMU and the kernel, a bare letter stands for a power of 1024.
+//! A size is a whole number and a unit, in upper or lower case, with or without blanks between
+//! them. As in QEMU and the kernel, a bare letter stands for a power of 1024.
 
 /// How to write a size, for messages.
 pub const SHAPE: &str = "a size such as \"32MiB\", \"1G\" or a number of bytes";

@@ -72,8 +72,8 @@ pub fn ready(line: &str, log: Option<&Path>) -> Result<(), Error> {
     rustix::stdio::dup2_stderr(&errors).map_err(failed)
 }
 
-/// Opens the file that gets the log, or makes it; not through a link that leads nowhere, which would
-/// make it somewhere else.
+/// Opens the file that gets the log, or makes it; not through a link that leads nowhere, which
+/// would make it somewhere else.
 pub fn open_log(path: &Path) -> Result<File, Error> {
     // The mount must not log to itself.
     own::check(path).map_err(|why| Error::failed(format!("the log {} {why}", path.display())))?;

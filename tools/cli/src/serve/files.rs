@@ -1,7 +1,7 @@
 //! The files of mounts whose pages are cached: which parts of them are resident, and eviction.
 //!
-//! Files are named by their paths, byte for byte: a name that is listed evicts its file. JSON has no
-//! bytes, so a path that is not UTF-8 travels in hexadecimal beside its nearest text.
+//! Files are named by their paths, byte for byte: a name that is listed evicts its file. JSON has
+//! no bytes, so a path that is not UTF-8 travels in hexadecimal beside its nearest text.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;

@@ -84,13 +84,10 @@ Examples:
 SIGTERM and Ctrl-C write dirty pages back and end the server; a second one ends it at once.
 SIGHUP reads the configuration again, like `octavo ctl reload`.")]
 pub struct Arguments {
-    /// A mistake that many make; the error says what to write instead
-    #[arg(hide = true, value_name = "FILE")]
-    file: Option<PathBuf>,
     /// The configuration, TOML [default: make and serve a demo disk]
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where people write the file.
+    /// A file without an option, as other programs take it; the error says what to write instead
     #[arg(value_name = "FILE", hide = true)]
     stray: Option<PathBuf>,
     /// Check the configuration and serve nothing
@@ -116,20 +113,9 @@ pub fn run(
     quiet: bool,
     log: Settings,
 ) -> Result<(), Error> {
-    if let Some(stray) = &arguments.stray {
-        let quoted = attach::shell_quoted(&stray.to_string_lossy());
-        return Err(Error::Usage(format!("the configuration has an option: octavo serve --config {quoted}")));
-    }
     crate::heap::bound();
-    if let Some(file) = &arguments.file {
-        let shown = file.display();
-        return Err(Error::Usage(match file.extension().is_some_and(|extension| extension == "toml") {
-            true => format!("{shown}: name the configuration with --config {shown}"),
-            false => format!(
-                "{shown}: exports are listed in a configuration: write an [[export]] with path = \"{shown}\" to a \
-                 file, and name it with --config (octavo.toml(5) has an example)"
-            ),
-        }));
+    if let Some(stray) = &arguments.stray {
+        return Err(Error::Usage(misplaced(stray)));
     }
     let (hang_up, hung_up) = sync_channel(1);
     // First: from here on, a signal ends the server, whatever hangs. A check has nothing to end.
@@ -176,6 +162,19 @@ pub fn run(
     let has_predecessor = is_resumed || !matches!(predecessor, Predecessor::None);
     let start = Start { inheritance, predecessor, has_predecessor, environment, stop, hung_up };
     serve(&config, &Arc::new(catalog), quiet, start)
+}
+
+/// What to write instead of a file that stands without an option.
+fn misplaced(file: &Path) -> String {
+    let shown = file.display();
+    if file.extension().is_some_and(|extension| extension == "toml") {
+        let quoted = attach::shell_quoted(&file.to_string_lossy());
+        return format!("the configuration has an option: octavo serve --config {quoted}");
+    }
+    format!(
+        "{shown}: exports are listed in a configuration: write an [[export]] with path = \"{shown}\" to a file, and \
+         name it with --config (octavo.toml(5) has an example)"
+    )
 }
 
 /// What a server begins with.

@@ -311,10 +311,10 @@ name = "vm1 "
 21:1: listen.\u{1b}[2J: no such key; known: nbd, control, metrics, metrics_hosts, socket_mode, socket_group
 
 "@/disk" -> "/proc/self/mem"
-9:8: export.path: /proc/self/mem is a view of the kernel's own state (proc), without contents to cache; expected a file or a block device
+9:8: export.path: "/proc/self/mem" is a view of the kernel's own state (proc), without contents to cache; expected a file or a block device
 
 "@/disk" -> "/proc/cpuinfo"
-9:8: export.path: /proc/cpuinfo is a view of the kernel's own state (proc), without contents to cache; expected a file or a block device
+9:8: export.path: "/proc/cpuinfo" is a view of the kernel's own state (proc), without contents to cache; expected a file or a block device
 
 [cache] -> [metrics]
 [cache]
