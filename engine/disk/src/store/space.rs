@@ -87,7 +87,7 @@ impl FileStore {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
