@@ -18,7 +18,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Wraps a connected socket, whose calls return after [`BETWEEN_LOOKS`].
+    /// Wraps a connected socket, whose calls return after `wait::BETWEEN_LOOKS`.
     pub fn new(socket: OwnedFd, timeout: Option<Duration>, on_signal: OnSignal) -> Stream {
         Stream { socket, timeout, on_signal }
     }
