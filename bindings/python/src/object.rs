@@ -314,7 +314,7 @@ impl Object {
             // SAFETY: the memory is lent for the call, and has this length. Other threads of Python
             // do not run meanwhile.
             unsafe { std::ptr::copy_nonoverlapping(piece.start, bytes.as_mut_ptr(), piece.len) };
-            // SAFETY: so many bytes were copied.
+            // SAFETY: the copy has initialized these bytes.
             unsafe { bytes.set_len(piece.len) };
             if piece.len > HELD_MAX_BYTES || !self.inner.try_write_at(at, &bytes) {
                 self.wait(py, move |object| object.write_at(at, &bytes))?;

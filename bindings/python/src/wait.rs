@@ -5,7 +5,7 @@
 //!
 //! - **I1** On the main thread, work that may wait is done by a thread of its own, and the main
 //!   thread looks at signals [`LOOKS_PER_S`] times a second.
-//! - **I2** If a handler raises, the work is left behind: it goes on, and nobody takes its outcome.
+//! - **I2** If a handler raises, the work continues by itself, and its outcome is dropped.
 //!   So it owns all that it touches. It never has an address of memory of the caller's.
 //! - **I3** Threads that Python did not start first have no handlers to run, and do the work
 //!   themselves.

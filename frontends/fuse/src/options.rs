@@ -63,7 +63,7 @@ pub struct MountOptions {
     /// the process's descriptors.
     pub files_max: usize,
     /// Most files without users whose bytes could not be written back and are kept to be tried
-    /// again. When there are so many, writes to further files fail with the error of these. Each
+    /// again. At this limit, writes to further files fail with the error of these. Each
     /// takes two descriptors. Default: a sixteenth of the process's descriptors.
     pub unwritten_max: usize,
     /// Above this number of known files and directories the kernel is asked to forget some (Linux

@@ -284,7 +284,7 @@ impl Space {
 
     /// Whether something may be reserved past the end.
     pub fn has_surplus(&self) -> bool {
-        // Relaxed: a hint. Whoever sets it closes the file later.
+        // Relaxed: a hint. The thread that sets it closes the file later.
         self.has_surplus.load(Relaxed)
     }
 
@@ -306,7 +306,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// A lower file with data in some ranges, and room for so many bytes.
+    /// A lower file with data in some ranges, and room for this number of bytes.
     struct Lower {
         data: Vec<Range<u64>>,
         room: Cell<u64>,

@@ -64,7 +64,7 @@ mod tests {
     fn each_handle_that_was_open_is_told_once() {
         let told = Told::default();
         let handles = [(); 2].map(|()| AtomicU64::new(told.open(&faults(0, false))));
-        // One is told after a retry has succeeded.
+        // A handle gets its error even after a retry has succeeded.
         assert_eq!(told.tell(&handles[0], &faults(1, true)), Err(Errno::IO));
         assert_eq!(told.tell(&handles[0], &faults(1, true)), Ok(()));
         assert_eq!(told.tell(&handles[1], &faults(1, false)), Err(Errno::IO));

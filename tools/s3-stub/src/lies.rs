@@ -56,7 +56,7 @@ pub enum Lie {
     /// Status 302 and this location; one that begins with a slash is at this server. For all
     /// requests.
     Redirect(String),
-    /// A listing of so many keys that are made up, a thousand in a page. For listings.
+    /// A listing of this number of generated keys, a thousand in a page. For listings.
     Keys(u64),
     /// A page of a listing that is followed by itself. For listings.
     SamePage,

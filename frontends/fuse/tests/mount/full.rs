@@ -37,7 +37,7 @@ impl Drop for Small {
     }
 }
 
-/// A tmpfs of so many MiB. `overlay` puts an overlay on top, which promises nothing.
+/// A tmpfs of this size in MiB. `overlay` puts an overlay on top, which promises nothing.
 fn small(mib: usize, overlay: bool, options: &MountOptions) -> Option<Small> {
     let directory = tempfile::tempdir().unwrap();
     let [tmpfs, target] = ["tmpfs", "target"].map(|name| directory.path().join(name));

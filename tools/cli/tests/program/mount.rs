@@ -197,7 +197,7 @@ fn a_start_that_fails_leaves_nothing_mounted() {
         return;
     }
     let (_directory, source, target) = directories();
-    // The buffers of so many threads do not fit.
+    // The buffers of 256 threads do not fit.
     let options = ["-o", "threads=256,memory_max=16m"];
     for daemon in [&[][..], &["--daemon"]] {
         let words = [&["mount"][..], daemon, &options, &[path(&source), path(&target)]].concat();
