@@ -201,6 +201,11 @@ impl Role {
             _ => Err(format!("there is no column \"{word}\"")),
         }
     }
+
+    /// Whether each field of this column is a number, and so never begins with `#`.
+    fn is_number(self) -> bool {
+        matches!(self, Role::Time | Role::Offset(_) | Role::Size(_) | Role::Count)
+    }
 }
 
 impl Unit {
@@ -288,8 +293,7 @@ impl Table {
     }
 
     fn take(&mut self, role: Role, place: usize, request: &mut Request) -> Result<(), String> {
-        let field = self.fields.get(place);
-        let field = field.ok_or_else(|| format!("the line has only {} columns", self.fields.len()))?;
+        let field = &self.fields[place];
         let bytes = |unit: Unit| unit.bytes(whole(field)?, self.extents.page_bytes());
         match role {
             Role::Ignored => {}
@@ -351,19 +355,34 @@ impl Format for Table {
         if self.places.is_empty() {
             return Err("the header does not have the named columns".into());
         }
+        if line.starts_with(b"#") && self.places[0].is_number() {
+            return Ok(());
+        }
         self.split(line)?;
         let mut request = Request::default();
+        let mut missing = None;
         for place in 0..self.places.len() {
             let role = self.places[place];
-            if role != Role::Ignored {
-                self.take(role, place, &mut request)
-                    .map_err(|what| format!("column {} ({role}): {what}", place + 1))?;
+            if role == Role::Ignored {
+                continue;
+            }
+            let in_column = |what: String| format!("column {} ({role}): {what}", place + 1);
+            if place < self.fields.len() {
+                self.take(role, place, &mut request).map_err(in_column)?;
+            } else if missing.is_none() {
+                let what = format!("the line has only {} columns", self.fields.len());
+                missing = Some(in_column(what));
             }
         }
-        if !request.is_no_access {
-            let run = self.run(&request)?;
-            runs.push_back(Run { times: request.times.unwrap_or(1), ..run });
+        if request.is_no_access {
+            // Its line may be short: a deletion, say, has no size.
+            return Ok(());
         }
+        if let Some(missing) = missing {
+            return Err(missing);
+        }
+        let run = self.run(&request)?;
+        runs.push_back(Run { times: request.times.unwrap_or(1), ..run });
         Ok(())
     }
 }

@@ -186,6 +186,24 @@ fn invalid_columns_are_refused_and_the_error_lists_the_known_ones() {
     assert!(said.contains("the format is u64"), "{said}");
 }
 
+/// IBM's object store logs no size for a deletion.
+#[test]
+fn a_line_that_is_no_access_may_be_short() {
+    let options = options("-,op,key,size");
+    let text = "1,REST.DELETE.OBJECT,7\n2,REST.GET.OBJECT,7,100\n";
+    assert_eq!(table(&options, text).unwrap().len(), 1);
+    let said = table(&options, "1,REST.GET.OBJECT,7\n").unwrap_err().to_string();
+    assert!(said.contains("column 4 (size): the line has only 3 columns"), "{said}");
+}
+
+#[test]
+fn a_line_that_begins_with_a_number_sign_is_a_comment_where_a_number_is_due() {
+    let text = "# made by hand\n1,4096\n# the end\n";
+    assert_eq!(table(&options("time,offset"), text).unwrap(), [1]);
+    let keys = table(&options("key"), "#first\n#second\n").unwrap();
+    assert_eq!(keys.len(), 2, "keys may begin with it");
+}
+
 /// No text can make the reader panic: each line is accesses, or none, or an error, and a text in
 /// UTF-16 is an error as a whole.
 #[test]
