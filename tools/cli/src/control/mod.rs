@@ -7,13 +7,15 @@
 //! |---|---|
 //! | entry points | `server` (control socket), `mount` (FUSE), `http` with `metrics` and `health` |
 //! | what they do | `verbs`, `sizes`, `recorders`, `tree` |
-//! | words and figures | `protocol`, `report`, `latency`, `events`, `keys`, `numa`, `host` |
+//! | words and figures | `protocol`, `report`, `latency`, `events`, `groups`, `keys`, `numa`, |
+//! | | `host` |
 //! | work on the cache | `drain`, `stop` (signals), `guarding` |
 //!
 //! Not here: the configuration (`config`) and the clients of the control socket (`ctl`).
 
 pub mod drain;
 pub mod events;
+pub mod groups;
 pub mod guarding;
 pub mod health;
 pub mod host;

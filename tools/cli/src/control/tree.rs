@@ -12,8 +12,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
-use octavo::{Cache, Limits, Owed, Partition};
+use octavo::{Cache, Owed, Partition};
 
+use super::groups;
 use super::keys::{self, KEYS, Key};
 use crate::limits;
 use crate::lock::lock;
@@ -107,7 +108,7 @@ impl Tree {
         let mut text = match directory {
             Directory::Partition(partition) => key.text(&partition)?,
             Directory::Group(_) if key.name == CURRENT => self.current(&path).to_string(),
-            Directory::Group(group) => limits::text(&self.limits(&group), key.name)?,
+            Directory::Group(group) => limits::text(&groups::limits(&self.cache, &group), key.name)?,
             Directory::Root => return None,
         };
         if !text.is_empty() && !text.ends_with('\n') {
@@ -145,13 +146,10 @@ impl Tree {
                 keys::set(&self.cache, &partition, key.name, text).map(told).map_err(named)
             }
             Directory::Group(group) => {
-                let mut limits = self.limits(&group);
+                let mut limits = groups::limits(&self.cache, &group);
                 limits::change(&mut limits, key.name, text).map_err(named)?;
-                let owed =
-                    self.cache.begin_group(&group, limits).map_err(|error| named(error.to_string()))?;
-                log::info!(event = "changed"; "group \"{group}\": set {}={text}", key.name);
-                told(owed);
-                Ok(())
+                let set = format!("{}={text}", key.name);
+                groups::change(&self.cache, &group, limits, &set).map(told).map_err(named)
             }
             Directory::Root => Err(gone()),
         }
@@ -184,11 +182,6 @@ impl Tree {
         let partitions = self.cache.partitions().into_iter();
         let below = partitions.filter(|partition| path_of(partition.name()).starts_with(&format!("{path}/")));
         below.map(|partition| partition.stat().charged_bytes).sum()
-    }
-
-    fn limits(&self, group: &str) -> Limits {
-        let groups = self.cache.groups();
-        groups.into_iter().find(|(name, _)| name == group).map(|(_, limits)| limits).unwrap_or_default()
     }
 
     /// The directory that a number belongs to, and the file in it.

@@ -3,12 +3,12 @@
 //!
 //! Every answer is JSON and every error a sentence. The names of settings are in `keys`.
 
-use octavo::{Advice, Cache, Object, Owed, Partition, UNLIMITED, WAYS};
+use octavo::{Advice, Cache, Object, Owed, Partition, WAYS};
 use serde_json::{Value, json};
 
 use super::keys::{self, KEYS};
 use super::protocol::{Request, Verb};
-use super::sizes;
+use super::{groups, sizes};
 use crate::{limits, suggest};
 
 /// The words of `posix_fadvise`.
@@ -25,24 +25,7 @@ const ADVICE: [(&str, Advice); 6] = [
 pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, String> {
     match verb {
         Verb::Partitions => Ok(partitions(cache)),
-        Verb::Set => {
-            let partition = partition(cache, request)?;
-            if request.values.is_empty() {
-                return Err("there is nothing to set; expected key=value".into());
-            }
-            let mut changes = keys::Changes::default();
-            for (at, (name, text)) in request.values.iter().enumerate() {
-                if request.values[..at].iter().any(|(other, _)| other == name) {
-                    return Err(format!("\"{name}\" is given twice; nothing was set"));
-                }
-                changes.read(&partition, name, text).map_err(|why| format!("{name}={text}: {why}"))?;
-            }
-            let owed = changes.make(cache, &partition)?;
-            let set: Vec<String> =
-                request.values.iter().map(|(name, text)| format!("{name}={text}")).collect();
-            keys::tell_set(&partition, &set.join(" "));
-            Ok(with_owed(settings(&partition), &owed))
-        }
+        Verb::Set => set(cache, request),
         Verb::Mrc => curve(&partition(cache, request)?),
         Verb::Advise => {
             let object = object(cache, request)?;
@@ -89,6 +72,46 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
     }
 }
 
+/// Sets values of a partition, or of a group if no partition has the name.
+fn set(cache: &Cache, request: &Request) -> Result<Value, String> {
+    if request.values.is_empty() {
+        return Err("there is nothing to set; expected key=value".into());
+    }
+    for (at, (name, _)) in request.values.iter().enumerate() {
+        if request.values[..at].iter().any(|(other, _)| other == name) {
+            return Err(format!("\"{name}\" is given twice; nothing was set"));
+        }
+    }
+    let set: Vec<String> = request.values.iter().map(|(name, text)| format!("{name}={text}")).collect();
+    let set = set.join(" ");
+    let partition = match (partition(cache, request), &request.partition) {
+        (Err(_), Some(group)) if groups::exists(cache, group) => {
+            return set_group(cache, group, &request.values, &set);
+        }
+        (partition, _) => partition?,
+    };
+    let mut changes = keys::Changes::default();
+    for (name, text) in &request.values {
+        changes.read(&partition, name, text).map_err(|why| format!("{name}={text}: {why}"))?;
+    }
+    let owed = changes.make(cache, &partition)?;
+    keys::tell_set(&partition, &set);
+    Ok(with_owed(settings(&partition), &owed))
+}
+
+fn set_group(cache: &Cache, group: &str, values: &[(String, String)], set: &str) -> Result<Value, String> {
+    let mut limits = groups::limits(cache, group);
+    for (name, text) in values {
+        if !limits::NAMES.contains(&name.as_str()) {
+            let known = limits::NAMES.join(", ");
+            return Err(format!("{name}={text}: a group has only {known}"));
+        }
+        limits::change(&mut limits, name, text.trim()).map_err(|why| format!("{name}={text}: {why}"))?;
+    }
+    let owed = groups::change(cache, group, limits, set)?;
+    Ok(with_owed(groups::settings(group, &limits), &owed))
+}
+
 /// A partition's miss curve. The error is a sentence.
 fn curve(partition: &Partition) -> Result<Value, String> {
     let curve = partition.miss_curve().ok_or_else(|| {
@@ -127,11 +150,7 @@ fn with_owed(mut answer: Value, owed: &Owed) -> Value {
 fn partitions(cache: &Cache) -> Value {
     let partitions: Vec<Value> = cache.partitions().iter().map(settings).collect();
     let groups = cache.groups();
-    let bound = |bytes: u64| Some(bytes).filter(|bytes| *bytes != UNLIMITED);
-    let groups = groups.iter().map(|(name, limits)| {
-        json!({"name": name, "min": limits.min_bytes, "low": limits.low_bytes, "high": bound(limits.high_bytes),
-               "max": bound(limits.max_bytes), "weight": limits.weight})
-    });
+    let groups = groups.iter().map(|(name, limits)| groups::settings(name, limits));
     let reaper = cache.reaper_stat();
     json!({
         "partitions": partitions,

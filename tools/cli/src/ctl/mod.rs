@@ -72,9 +72,10 @@ enum Question {
     Events(events::Events),
     /// Show the partitions with their sizes and limits
     Partitions(Json),
-    /// Change settings of a partition: all of them, or none if one is refused
+    /// Change settings of a partition or a group: all of them, or none if one is refused
     #[command(after_help = keys::help())]
     Set {
+        /// A partition; or a group, such as host of host/vm1 and host/vm2
         partition: String,
         /// Sizes such as 64MiB, or max for no limit
         #[arg(value_name = "KEY=VALUE", required = true)]

@@ -68,6 +68,18 @@ fn shells_read_and_change_partitions() {
     let settings = server.ctl_json(&["partitions"]);
     assert_eq!(settings["partitions"][0]["min"], 3_145_728);
     assert_eq!(settings["groups"][0]["weight"], 300);
+    server.ctl_succeed(&["set", "host", "max=24MiB", "weight=400"]);
+    assert_eq!(said(&fs, "cat host/max host/weight"), "25165824\n400\n");
+    for (words, why) in [
+        (["set", "host", "policy=lru"], "policy=lru: a group has only min, low, high, max, weight"),
+        (["set", "host", "weight=0"], "weight"),
+        (["set", "hots", "weight=1"], "no partition is called \"hots\""),
+    ] {
+        let answer = server.ctl(&words);
+        let refused = String::from_utf8_lossy(&answer.stderr);
+        assert!(!answer.status.success() && refused.contains(why), "{words:?}: {refused}");
+    }
+    assert_eq!(said(&fs, "cat host/weight"), "400\n");
     assert_eq!(client.read(0, 1 << 20), vec![7; 1 << 20]);
     let before: u64 = said(&fs, "cat p/current").trim().parse().unwrap();
     said(&fs, "echo 4MiB > p/reclaim");
