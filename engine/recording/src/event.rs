@@ -44,7 +44,8 @@ pub enum Event {
         /// Its number.
         segment: u32,
     },
-    /// A segment began to leave. A replay computes the moves that follow from this event.
+    /// A segment began to leave. A replay computes the moves that follow from this event. Several
+    /// such events in a row: the segments leave together, and the moves follow from all of them.
     Leave {
         /// Its number.
         segment: u32,

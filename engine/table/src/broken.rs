@@ -29,6 +29,8 @@ pub enum Step {
     WaitWithoutSwap,
     /// R5 that gives back the frames of snapshots.
     GiveBackSnapshots,
+    /// R6 that gives the entries of a segment with pages away.
+    GiveWithPages,
     /// T2 that sets no bit.
     NoLink,
     /// T2 that trusts a bit that is already set.

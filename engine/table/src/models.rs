@@ -1,4 +1,4 @@
-//! loom models of the protocols (P1 to P14 in `slot`, R1 to R5 in `resize`, T1 to T11 in `twin`):
+//! loom models of the protocols (P1 to P14 in `slot`, R1 to R6 in `resize`, T1 to T11 in `twin`):
 //! they explore every interleaving of a few threads, with every value that a relaxed load may
 //! return.
 //!

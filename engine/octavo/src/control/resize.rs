@@ -5,7 +5,7 @@
 //! (`turn.rs`), how directory entries move (`octavo_table`).
 
 use octavo_recording::Event;
-use octavo_table::{SlotIndex, State, Table};
+use octavo_table::{SegmentIndex, SlotIndex, State, Table};
 
 use super::core::Partition;
 use super::turn::{Stop, Turn};
@@ -191,20 +191,17 @@ impl Partition {
             resizing.history.push(inner.is_untouched(), [Event::Join { segment: segment.0 }, Event::Settled]);
             self.finish_moves(resizing, turn)?;
         }
-        while inner.table.live_segments() - (resizing.emptied.len() as u32) > wanted {
-            let emptied = &resizing.emptied;
-            let cold = inner.balance.verdict();
-            let cold = cold.and_then(|verdict| inner.table.segment_to_leave_of(verdict.cold, emptied));
-            let segment = cold.or_else(|| inner.table.segment_to_leave(emptied));
-            let segment = segment.expect("more are live than wanted");
-            resizing.pending = inner.table.leave(segment);
-            resizing
-                .history
-                .push(inner.is_untouched(), [Event::Leave { segment: segment.0 }, Event::Settled]);
-            inner.record(|| Event::Leave { segment: segment.0 });
-            resizing.leaving = Some(segment);
+        let live = inner.table.live_segments() - resizing.emptied.len() as u32;
+        if live > wanted {
+            let cold = inner.balance.verdict().map(|verdict| verdict.cold);
+            let count = (live - wanted) as usize;
+            let leaving = inner.table.segments_to_leave(count, &resizing.emptied, cold);
+            resizing.pending = inner.table.leave_all(&leaving);
+            let left = leaving.iter().map(|segment| Event::Leave { segment: segment.0 });
+            resizing.history.push(inner.is_untouched(), left.chain([Event::Settled]));
+            leaving.iter().for_each(|segment| inner.record(|| Event::Leave { segment: segment.0 }));
+            resizing.leaving = leaving;
             self.finish_moves(resizing, turn)?;
-            self.retire_emptied(resizing)?;
         }
         if wanted != before {
             inner.balance.forget();
@@ -232,40 +229,80 @@ impl Partition {
         })
     }
 
-    /// Carries out the pending moves of directory entries. If a move stops, it stays pending
-    /// together with those after it, and the next resize must finish them before it plans others.
-    /// Until then lookups search both places.
+    /// Carries out the pending moves of directory entries, and takes each segment out of use that
+    /// they have emptied. If a move stops, it stays pending together with those after it, and the
+    /// next resize must finish them before it plans others. Until then lookups search both places.
     pub(crate) fn finish_moves(&self, resizing: &mut Resizing, turn: Option<&Turn<'_>>) -> Result<(), Stop> {
-        while let Some(mv) = resizing.pending.last() {
-            self.move_entry(*mv, turn)?;
-            resizing.pending.pop();
-            self.note_progress();
+        let mut tried = None;
+        while let Some(mv) = resizing.pending.last().copied() {
+            let from = mv.from();
+            let is_leaving = resizing.leaving.last() == Some(&from);
+            // Of an empty segment, all entries move at once. A recording needs each move.
+            let may_be_empty = is_leaving && tried != Some(from) && !self.inner.is_recorded();
+            tried = Some(from);
+            if may_be_empty && self.give_entries(resizing, from) {
+                self.note_progress();
+            } else {
+                self.move_entry(mv, turn)?;
+                resizing.pending.pop();
+                self.note_progress();
+            }
+            let is_last = resizing.pending.last().is_none_or(|next| next.from() != from);
+            if is_leaving && is_last {
+                resizing.leaving.pop();
+                self.retire(resizing, from)?;
+            }
         }
-        resizing.emptied.extend(resizing.leaving.take());
+        // Segments that had no entries.
+        while let Some(segment) = resizing.leaving.pop() {
+            self.retire(resizing, segment)?;
+        }
         Ok(())
     }
 
-    /// Takes emptied segments out of use, and gives their memory back to the system except for
-    /// what pins keep (`state/pinned.rs`).
+    /// Makes the pending moves of a leaving segment if it has no page (R6 of `octavo_table`).
+    /// Returns whether it has made them.
+    fn give_entries(&self, resizing: &mut Resizing, from: SegmentIndex) -> bool {
+        let own = resizing.pending.iter().rev().take_while(|mv| mv.from() == from).count();
+        let first = resizing.pending.len() - own;
+        let _still = lock(&self.inner.moves);
+        let done = self.inner.table.give_entries(&resizing.pending[first..]);
+        if done {
+            resizing.pending.truncate(first);
+        }
+        done
+    }
+
+    /// Tries again to take segments out of use that were emptied before.
     fn retire_emptied(&self, resizing: &mut Resizing) -> Result<(), Error> {
-        let inner = &self.inner;
+        let mut retired = Ok(());
         for segment in std::mem::take(&mut resizing.emptied) {
-            let empty = inner.table.check_empty(segment);
-            let note = inner.note_of_all();
-            if empty.is_ok() {
-                inner.table.take_out(segment);
-            }
-            note.event(|| Event::Retire { segment: segment.0, retired: empty.is_ok() });
-            resizing
-                .history
-                .push(inner.is_untouched(), [Event::Retire { segment: segment.0, retired: empty.is_ok() }]);
-            match empty {
-                Ok(()) => inner.give_back_emptied(segment)?,
-                // A page is still there. Its segment counts as live until it has left.
-                Err(_) => resizing.emptied.push(segment),
+            retired = retired.and(self.retire(resizing, segment));
+        }
+        retired
+    }
+
+    /// Takes an emptied segment out of use, and gives its memory back to the system except for what
+    /// pins keep (`state/pinned.rs`).
+    fn retire(&self, resizing: &mut Resizing, segment: SegmentIndex) -> Result<(), Error> {
+        let inner = &self.inner;
+        let empty = inner.table.check_empty(segment);
+        let note = inner.note_of_all();
+        if empty.is_ok() {
+            inner.table.take_out(segment);
+        }
+        note.event(|| Event::Retire { segment: segment.0, retired: empty.is_ok() });
+        resizing
+            .history
+            .push(inner.is_untouched(), [Event::Retire { segment: segment.0, retired: empty.is_ok() }]);
+        match empty {
+            Ok(()) => inner.give_back_emptied(segment),
+            // A page is still there. Its segment counts as live until it has left.
+            Err(_) => {
+                resizing.emptied.push(segment);
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// Moves all mains back to their home sets. Called when no main may be away any more. Waits for

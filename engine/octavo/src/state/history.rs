@@ -16,9 +16,10 @@ pub(crate) struct Resizing {
     /// Segments without directory entries that are to be taken out of use.
     pub emptied: Vec<SegmentIndex>,
     /// Planned moves of directory entries that are not done yet: a store has refused a page, or a
-    /// turn gave up waiting for the store. `leaving` is the segment that they empty, if any.
+    /// turn gave up waiting for the store. The last one is the next. `leaving` are the segments
+    /// that they empty, in the same order.
     pub pending: Vec<octavo_table::Move>,
-    pub leaving: Option<SegmentIndex>,
+    pub leaving: Vec<SegmentIndex>,
     /// Why the last resize began.
     pub why: MoveReason,
 }
@@ -55,6 +56,12 @@ impl Resizing {
     pub fn of(table: &Table<WAYS>) -> Resizing {
         let (segments, policy) = (table.live_segments(), table.policy());
         let history = History { segments, policy, events: Some(Vec::new()) };
-        Resizing { history, emptied: Vec::new(), pending: Vec::new(), leaving: None, why: MoveReason::Asked }
+        Resizing {
+            history,
+            emptied: Vec::new(),
+            pending: Vec::new(),
+            leaving: Vec::new(),
+            why: MoveReason::Asked,
+        }
     }
 }

@@ -249,7 +249,7 @@ impl PartitionInner {
 
     fn still<'s>(&self, resizing: &'s Resizing, objects: &'s Objects) -> Still<'s> {
         let stays = |segment: &SegmentIndex| {
-            !resizing.emptied.contains(segment) && resizing.leaving.as_ref() != Some(segment)
+            !resizing.emptied.contains(segment) && !resizing.leaving.contains(segment)
         };
         let mut objects: Vec<&Arc<ObjectInner>> = objects.open.values().collect();
         objects.sort_by_key(|object| object.id);

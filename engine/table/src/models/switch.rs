@@ -17,7 +17,7 @@ fn fails_without(step: Step, model: fn()) -> bool {
 }
 
 /// The steps, as `broken` explains them, each with the models that must notice its absence.
-const MODELS: [(Step, fn()); 27] = [
+const MODELS: [(Step, fn()); 28] = [
     (Step::NoRecheck, slot::glance_against_evict),
     (Step::NoRecheck, slot::write_against_glance),
     (Step::NoRecheck, slot::word_against_evict),
@@ -36,6 +36,7 @@ const MODELS: [(Step, fn()); 27] = [
     (Step::ForgetArrival, table::walk_against_write),
     (Step::WaitWithoutSwap, slot::wait_against_publish),
     (Step::GiveBackSnapshots, table::pin_held_while_its_segment_leaves),
+    (Step::GiveWithPages, table::bring_against_give),
     (Step::NoLink, twin::copy_against_write),
     (Step::LinkOnce, twin::copy_where_a_bit_is_set_against_write),
     (Step::PublishOvertaken, twin::copy_against_write),

@@ -5,6 +5,7 @@ use loom::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::{Cache, Scene, holds};
+use crate::broken::{self, Step};
 use crate::index::{SegmentIndex, SlotIndex};
 use crate::set::guard::Claim;
 use crate::word::slot::State;
@@ -274,6 +275,29 @@ pub(super) fn pin_held_while_its_segment_leaves() {
 #[test]
 fn a_pin_keeps_its_frame_while_its_segment_leaves_r5_p4_p5() {
     holds(Some(2), || pin_while_its_segment_leaves(false));
+}
+
+/// A page is brought in while its segment gives its entries away, or moves its pages if it has any.
+pub(super) fn bring_against_give() {
+    let cache = cache(2);
+    let mover = cache.spawn(|cache| {
+        let moves = cache.table.leave(FIRST);
+        if !cache.table.give_entries(&moves) {
+            moves.into_iter().for_each(|mv| cache.advance(1, mv));
+        }
+        if !broken::is(Step::GiveWithPages) {
+            cache.table.retire(FIRST).expect("no page comes into a segment without entries");
+        }
+    });
+    cache.bring(0, FILLED, true);
+    mover.join().unwrap();
+    assert_eq!(cache.read(0), Some(FILLED), "a page that was brought in is found");
+    assert_eq!(cache.only_copy(), Some((SECOND, State::Dirty, FILLED)));
+}
+
+#[test]
+fn a_page_is_found_that_comes_in_while_its_segment_gives_its_entries_away_r6() {
+    holds(Some(3), bring_against_give);
 }
 
 /// Between the two stores of R4 the entry names the new segment while the record still names the

@@ -25,6 +25,11 @@
 //!   keeps its frame, in or out of use, until the last unpin makes it Free (P5). The acquire load
 //!   that finds a slot Free pairs with P5 and P9: all reads of the frame's bytes by pins are over.
 //!   A segment may join again while it has Detached slots, which claims skip (P1).
+//! - **R6** A segment without pages gives its entries away at once, without records. The mover
+//!   holds the locks of all its sets, finds each slot Free or Detached and no orphans or mains away
+//!   from home (T7, T9), and changes the entries, with release. A thread that has locked one of
+//!   these sets before has brought in no page; one that locks a set of an entry afterwards sees the
+//!   new entry, because the mover has held the same lock.
 //!
 //! A reader without a lock may look in the old segment at any time. It finds the page, or nothing.
 //! It never finds another page, because tags are compared in full, and never old bytes, because the
@@ -139,6 +144,67 @@ impl<const W: usize> Table<W> {
         self.entries_of_leaving(segment).into_iter().map(|given| Move::of(given, level)).collect()
     }
 
+    /// Returns the moves that empty several segments at once, those of one segment after the other,
+    /// in the order of `segments`. Each entry moves once, to a segment that stays: as many calls of
+    /// [`Self::leave`] would move most entries several times. For one segment the same as `leave`.
+    ///
+    /// # Panics
+    /// If a segment is not in use, none would stay, or a move is in progress.
+    pub fn leave_all(&self, segments: &[SegmentIndex]) -> Vec<Move> {
+        if let [segment] = segments {
+            return self.leave(*segment);
+        }
+        assert!(
+            segments.iter().all(|segment| self.is_live(*segment))
+                && self.live_segments() as usize > segments.len(),
+            "{segments:?} cannot leave: one is not in use, or no other one is"
+        );
+        self.assert_no_move();
+        let level = self.level();
+        self.entries_of_leaving_all(segments).into_iter().map(|given| Move::of(given, level)).collect()
+    }
+
+    /// R6: makes the moves that are left of one leaving segment, if it has no page. Returns whether
+    /// it did. Must not be used while the table's steps are recorded.
+    ///
+    /// # Panics
+    /// If another move is in progress, a move was made before another resize, or the moves leave
+    /// different segments.
+    pub fn give_entries(&self, moves: &[Move]) -> bool {
+        let Some(from) = moves.first().map(|mv| mv.from) else { return true };
+        // Relaxed: as in `advance`. A move that has begun may have pages in its new segment only.
+        if self.header().moving.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let sets: Vec<SetNumber> = self.sets_of(from).collect();
+        let mut locks = Vec::with_capacity(sets.len());
+        for set in &sets {
+            locks.push(self.head(*set).lock.lock());
+            // Relaxed: the set's lock is held.
+            let head = self.head(*set);
+            let has_orphans = head.orphans.load(Ordering::Relaxed) != 0;
+            let has_away = head.away.load(Ordering::Relaxed) != 0;
+            let is_empty = (0..W)
+                .all(|way| matches!(self.slot_in(*set, way).load().state(), State::Free | State::Detached));
+            if has_orphans || has_away || !is_empty && !broken::is(Step::GiveWithPages) {
+                return false;
+            }
+        }
+        let level = self.level();
+        for mv in moves {
+            let owner = self.entry(mv.entry as usize).load(Ordering::Relaxed);
+            assert!(
+                mv.level == level && mv.from == from && self.named_by(owner) == from,
+                "the entry has another owner, or the directory has doubled since the move was planned"
+            );
+            // Release: pairs with `set_of`.
+            self.entry(mv.entry as usize).store(self.first_set(mv.to), Ordering::Release);
+            self.dealer.note_moved(mv.from, mv.to);
+        }
+        drop(locks);
+        true
+    }
+
     /// Returns the moves that take up to `count` entries from one node's segments to another's.
     /// They may be fewer, because each segment keeps at least a quarter of its share.
     ///
@@ -226,7 +292,7 @@ impl<const W: usize> Table<W> {
         if done {
             // R4. Release, both: pairs with `set_of` and `move_of`.
             self.entry(mv.entry as usize).store(self.first_set(mv.to), Ordering::Release);
-            self.dealer.note_moved();
+            self.dealer.note_moved(mv.from, mv.to);
             self.header().moving.store(0, Ordering::Release);
         }
         mover.end_step(Some(MoveStep::End { done }));

@@ -9,6 +9,7 @@
 //!   widest gap so far, the one around which the giver's entries are most crowded.
 //! * A leaving segment gives each entry to a segment that has least: the one whose entries are
 //!   least crowded around it.
+//! * Segments that leave together give their entries to those that stay, in one pass.
 //!
 //! No two segments' numbers of entries differ by more than one, and a resize moves no more entries
 //! than that takes. With several nodes all this happens inside each node.
@@ -19,7 +20,7 @@
 //! Not here: how crowded entries are, and what a resize knows of the directory (`hands`).
 
 use super::Table;
-use super::hands::{Givers, Hands, Takers};
+use super::hands::{Givers, Hands, Shares, Takers};
 use crate::index::{NodeId, SegmentIndex};
 use crate::sync::atomic::Ordering;
 
@@ -89,6 +90,42 @@ impl<const W: usize> Table<W> {
         given
     }
 
+    /// Returns the entries of segments that leave together, those of one segment after the other,
+    /// in the order of `leaving`. They go to segments of the same node, or to any if that node
+    /// keeps none.
+    pub(crate) fn entries_of_leaving_all(&self, leaving: &[SegmentIndex]) -> Vec<Given> {
+        self.dealer.keep(None);
+        let owners: Vec<u32> = self.owners().map(|owner| owner.0).collect();
+        let mut counts = self.entry_counts();
+        let mut places = vec![None; counts.len()];
+        leaving.iter().zip(0..).for_each(|(segment, place)| places[segment.0 as usize] = Some(place));
+        // A segment that is emptied but not yet retired has no entries, and gets none.
+        let others: Vec<usize> =
+            (0..counts.len()).filter(|s| places[*s].is_none() && counts[*s] > 0).collect();
+        let node_of = |segment: usize| self.node_of_segment(SegmentIndex(segment as u32));
+        let mut given: Vec<Vec<Given>> = leaving.iter().map(|_| Vec::new()).collect();
+        for node in (0..self.nodes.count).map(NodeId) {
+            let peers: Vec<usize> = others.iter().copied().filter(|s| node_of(*s) == node).collect();
+            let takers = if peers.is_empty() { &others } else { &peers };
+            let of_node = |s: &SegmentIndex| node_of(s.0 as usize) == node;
+            let dealt = leaving.iter().filter(|s| of_node(s)).map(|s| counts[s.0 as usize]).sum();
+            let mut shares = Shares::new(takers, &counts, dealt);
+            let mut is_taker = vec![false; counts.len()];
+            takers.iter().for_each(|taker| is_taker[*taker] = true);
+            for (owner, entry) in owners.iter().map(|owner| *owner as usize).zip(0..) {
+                if is_taker[owner] {
+                    shares.meet(owner);
+                } else if let Some(place) = places[owner].filter(|_| node_of(owner) == node)
+                    && let Some(to) = shares.take(&mut counts)
+                {
+                    let from = SegmentIndex(owner as u32);
+                    given[place].push(Given { entry, from, to: SegmentIndex(to as u32) });
+                }
+            }
+        }
+        given.into_iter().flatten().collect()
+    }
+
     /// Returns up to `count` entries that go from one node to another. Each segment keeps at least
     /// a quarter of its share.
     pub(crate) fn entries_to_shift(&self, from: NodeId, to: NodeId, count: usize) -> Vec<Given> {
@@ -116,19 +153,14 @@ impl<const W: usize> Table<W> {
 
     /// Returns whether directory entries name the segment.
     pub(crate) fn has_entries(&self, segment: SegmentIndex) -> bool {
-        let hands = self.kept_hands();
-        let has_some = match &hands {
-            Some(hands) => hands.len(segment.0 as usize) > 0,
-            None => self.owners().any(|owner| owner == segment),
-        };
-        self.dealer.keep(hands);
-        has_some
+        self.dealer.count_of(segment, || self.entry_counts()) > 0
     }
 
     /// Frees the memory in which a resize leaves the owners of all entries to the next one, about
     /// ten bytes an entry. Call it after the last of several.
     pub fn end_resizes(&self) {
         self.dealer.keep(None);
+        self.dealer.forget_counts();
     }
 
     /// Takes the owners of all entries, which the caller keeps for the next resize.

@@ -40,6 +40,11 @@ impl Move {
             | from
     }
 
+    /// Returns the segment that the entry leaves.
+    pub fn from(self) -> SegmentIndex {
+        self.from
+    }
+
     fn from_record(record: u64) -> Option<Move> {
         let part = |shift: u32, bits: u32| (record >> shift) as u32 & ((1 << bits) - 1);
         (record & RECORD_VALID != 0).then(|| Move {
@@ -127,6 +132,7 @@ impl<const W: usize> Table<W> {
             self.entry((1 << level) + entry).store(named, Ordering::Relaxed);
         }
         self.set_level(level + 1);
+        self.dealer.forget_counts();
     }
 
     /// Returns the segment of each entry.

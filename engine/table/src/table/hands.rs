@@ -9,12 +9,20 @@
 //! The entries of all segments are read from the directory once and kept for the next resize: to
 //! read four million entries takes longer than to move the pages of a segment.
 //!
+//! If several segments leave together, each of their entries moves once, to a segment that stays.
+//! [`Shares`] deals them in the order of the ring: each to the segment that is furthest behind its
+//! share of the part of the ring dealt so far. That keeps the entries of each segment apart at
+//! every scale, and takes a time proportional to the number of entries.
+//!
 //! Not here: which segments give and take (`deal`), and moving the pages of an entry
 //! (`moves::resize`).
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use crate::index::SegmentIndex;
 
 /// Number of entries among which a joining segment chooses the next one, and of segments among
 /// which a leaving segment chooses the taker of an entry.
@@ -32,14 +40,31 @@ const SCANNED_MAX: usize = 512;
 #[derive(Default)]
 pub(crate) struct Dealer {
     hands: Mutex<Option<Hands>>,
+    /// Number of entries of each segment. `None` until it is asked for.
+    counts: Mutex<Option<Vec<usize>>>,
     /// Number of entries that have moved (R4). Relaxed: only one thread resizes at a time.
     moved: AtomicU64,
 }
 
 impl Dealer {
-    /// Counts an entry that has moved.
-    pub fn note_moved(&self) {
+    /// Counts an entry that has moved from one segment to another.
+    pub fn note_moved(&self, from: SegmentIndex, to: SegmentIndex) {
         self.moved.fetch_add(1, Ordering::Relaxed);
+        if let Some(counts) = &mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner) {
+            counts[from.0 as usize] -= 1;
+            counts[to.0 as usize] += 1;
+        }
+    }
+
+    /// Returns a segment's number of entries. `count_all` counts those of every segment.
+    pub fn count_of(&self, segment: SegmentIndex, count_all: impl FnOnce() -> Vec<usize>) -> usize {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.get_or_insert_with(count_all)[segment.0 as usize]
+    }
+
+    /// Frees the numbers of entries: the last resize has ended, or the directory has doubled.
+    pub fn forget_counts(&self) {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Returns how many entries have moved.
@@ -234,5 +259,113 @@ impl Takers {
             self.fewest = self.segments.iter().copied().filter(has_least).collect();
         }
         &mut self.fewest
+    }
+}
+
+/// The segments among which the entries of leaving ones are dealt, in one pass over the ring.
+///
+/// A segment with `share` entries at the end is *due* for its next one, number n (from 0), at
+/// `(n + 1/2) / share` of the ring. Entries that it has already count when the pass meets them, and
+/// make the next one due later.
+pub(crate) struct Shares {
+    /// Each segment's entries so far, and its entries at the end.
+    met: Vec<u64>,
+    share: Vec<u64>,
+    /// Segments by the point of the ring at which they are due. An item whose number of entries is
+    /// no longer the segment's is out of date.
+    due: BinaryHeap<Reverse<(u64, u64, usize)>>,
+}
+
+impl Shares {
+    /// `takers` are the segments that stay. They share `dealt` entries so that no two numbers of
+    /// entries differ by more than one, if those in `counts` permit it.
+    pub fn new(takers: &[usize], counts: &[usize], dealt: usize) -> Shares {
+        let mut shares = Shares {
+            met: vec![0; counts.len()],
+            share: counts.iter().map(|count| *count as u64).collect(),
+            due: BinaryHeap::with_capacity(takers.len()),
+        };
+        // Those with fewest entries rise first, together, as far as the dealt entries go.
+        let mut rising = takers.to_vec();
+        rising.sort_by_key(|taker| (counts[*taker], *taker));
+        let mut left = dealt as u64;
+        let mut risen = 0;
+        let mut level = 0;
+        while risen < rising.len() {
+            let next = counts[rising[risen]] as u64;
+            let cost = (next - level) * risen as u64;
+            if cost > left {
+                break;
+            }
+            left -= cost;
+            level = next;
+            risen += 1;
+        }
+        let each = left / risen.max(1) as u64;
+        let more = left % risen.max(1) as u64;
+        for (taker, place) in rising[..risen].iter().zip(0..) {
+            shares.share[*taker] = level + each + u64::from(place < more);
+        }
+        takers.iter().for_each(|taker| shares.wait(*taker));
+        shares
+    }
+
+    /// Notes that a segment that stays has the entry which the pass has reached.
+    pub fn meet(&mut self, taker: usize) {
+        self.met[taker] += 1;
+        self.wait(taker);
+    }
+
+    /// Gives the entry that the pass has reached, and returns the taker.
+    pub fn take(&mut self, counts: &mut [usize]) -> Option<usize> {
+        while let Some(Reverse((_, met, taker))) = self.due.pop() {
+            let is_full = counts[taker] as u64 >= self.share[taker];
+            if met == self.met[taker] && !is_full {
+                counts[taker] += 1;
+                self.meet(taker);
+                return Some(taker);
+            }
+        }
+        None
+    }
+
+    fn wait(&mut self, taker: usize) {
+        let met = self.met[taker];
+        // In units of 2^-32 of the ring. Both numbers are below 2^25.
+        let due = ((2 * met + 1) << 31) / self.share[taker].max(1);
+        self.due.push(Reverse((due, met, taker)));
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::Shares;
+
+    /// Segments that stay keep their entries apart: the widest gap between two of them is at most
+    /// three times the average one.
+    #[test]
+    fn dealt_entries_lie_apart() {
+        const SEGMENTS: usize = 64;
+        let count = SEGMENTS * 64;
+        for stay in 1..SEGMENTS {
+            let mut counts = vec![count / SEGMENTS; SEGMENTS];
+            let takers: Vec<usize> = (0..stay).collect();
+            let mut shares = Shares::new(&takers, &counts, count - stay * counts[0]);
+            let mut gaps = vec![(0, 0); stay];
+            for entry in 0..count {
+                let owner = entry % SEGMENTS;
+                let owner = if owner < stay {
+                    shares.meet(owner);
+                    owner
+                } else {
+                    shares.take(&mut counts).expect("the shares are those of all entries")
+                };
+                let (last, widest) = gaps[owner];
+                gaps[owner] = (entry, widest.max(entry - last));
+            }
+            let widest = gaps.iter().map(|(last, widest)| *widest.max(&(count - last))).max();
+            assert!(widest <= Some(3 * stay.max(2)), "{stay} segments: {widest:?}");
+            assert!(counts[..stay].iter().all(|own| own.abs_diff(count / stay) <= 1), "{counts:?}");
+        }
     }
 }

@@ -117,6 +117,38 @@ impl<const W: usize> Table<W> {
         live.into_iter().max_by_key(|segment| (counts[self.node_of_segment(*segment).0 as usize], *segment))
     }
 
+    /// Returns the segments that a table should give up which shrinks by `count`, in this order.
+    /// Keeps at least one. Each is the last one of `cold`, if that node has not become much smaller
+    /// than the others ([`Self::segment_to_leave_of`]), and otherwise
+    /// [`Self::segment_to_leave`]'s. The segments of `besides` do not count.
+    pub fn segments_to_leave(
+        &self,
+        count: usize,
+        besides: &[SegmentIndex],
+        cold: Option<NodeId>,
+    ) -> Vec<SegmentIndex> {
+        let mut is_besides = vec![false; self.shape().segments_max as usize];
+        besides.iter().for_each(|segment| is_besides[segment.0 as usize] = true);
+        let mut own = vec![Vec::new(); self.nodes.count as usize];
+        for segment in self.segments().filter(|segment| !is_besides[segment.0 as usize]) {
+            own[self.node_of_segment(segment).0 as usize].push(segment);
+        }
+        let total = own.iter().map(Vec::len).sum::<usize>();
+        let mut leaving = Vec::new();
+        for _ in 0..count.min(total.saturating_sub(1)) {
+            let most = own.iter().map(Vec::len).max().unwrap_or(0);
+            let may_leave = |node: &usize| {
+                let left = own[*node].len().saturating_sub(1);
+                !own[*node].is_empty() && left + left / 4 >= most
+            };
+            let cold = cold.map(|node| node.0 as usize).filter(may_leave);
+            let largest = || (0..own.len()).max_by_key(|node| (own[*node].len(), own[*node].last().copied()));
+            let Some(segment) = cold.or_else(largest).and_then(|node| own[node].pop()) else { break };
+            leaving.push(segment);
+        }
+        leaving
+    }
+
     /// Returns an unused segment of a node, for a table that grows there. Returns `None` if the
     /// node would then have more than 1.25 times as many segments in use as the node with the
     /// fewest.

@@ -375,10 +375,19 @@ impl<const W: usize> Cache<W> {
             (Some(spare), _) if random.below(2) == 0 => self.move_all(self.table.join(spare)),
             (None, 1) => {}
             _ => {
-                let segment = random.pick(&live);
-                self.move_all(self.table.leave(segment));
-                while self.table.retire(segment).is_err() {
-                    yield_now();
+                let count = 1 + random.below(live.len() as u64 - 1) as usize;
+                let first = random.below((live.len() - count + 1) as u64) as usize;
+                let leaving = &live[first..first + count];
+                let moves = self.table.leave_all(leaving);
+                for of_segment in moves.chunk_by(|one, next| one.from() == next.from()) {
+                    if !self.table.give_entries(of_segment) {
+                        self.move_all(of_segment.to_vec());
+                    }
+                }
+                for segment in leaving {
+                    while self.table.retire(*segment).is_err() {
+                        yield_now();
+                    }
                 }
             }
         }

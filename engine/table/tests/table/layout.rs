@@ -80,6 +80,106 @@ fn entries_are_spread_evenly_over_every_number_of_segments_while_growing_and_shr
     }
 }
 
+/// Regression: each segment of a shrinking table left by itself, so an entry moved once for each
+/// time that its number of segments fell by half or so, and a removal of 8 GiB took 24 seconds.
+#[test]
+fn segments_that_leave_together_move_each_entry_once_and_spread_the_entries_evenly() {
+    let segments_max = if cfg!(miri) { 4 } else { 64 };
+    for (seed, nodes) in (0..if cfg!(miri) { 2 } else { 40 }).map(|seed| (seed, seed as u32 % 2 + 1)) {
+        let mut random = Random::new(seed);
+        let shape = Shape { segments_max, sets_per_segment: 1 };
+        let table = Table::<8>::spread(shape, nodes, PolicyKind::Lru, segments_max);
+        while table.live_segments() > 1 {
+            let count = 1 + random.below(u64::from(table.live_segments()) - 1) as usize;
+            let leaving = table.segments_to_leave(count, &[], None);
+            let counts = table.entries_per_segment();
+            let live: Vec<_> = table.segments().collect();
+            let of_leaving = live.iter().zip(counts).filter(|(segment, _)| leaving.contains(segment));
+            let moves = table.leave_all(&leaving);
+            assert_eq!(moves.len(), of_leaving.map(|(_, count)| count).sum::<usize>(), "seed {seed}");
+            // The moves of a segment follow one another, in the order of `leaving`.
+            let mut from: Vec<_> = moves.iter().map(|mv| mv.from()).collect();
+            from.dedup();
+            assert_eq!(from, leaving, "seed {seed}");
+            finish(&table, moves);
+            leaving.iter().for_each(|segment| table.retire(*segment).unwrap());
+            table.end_resizes();
+            let live = table.live_segments();
+            if nodes == 1 || live == 1 {
+                let (least, most) = fewest_and_most_entries(&table, live);
+                assert!(most - least <= 1, "seed {seed}: {live}: {least} to {most}");
+            }
+        }
+    }
+}
+
+/// One segment that leaves makes the moves that it always made: recordings contain only their
+/// number.
+#[test]
+fn a_segment_that_leaves_alone_moves_as_before() {
+    let make = || Table::<8>::new(Shape { segments_max: 8, sets_per_segment: 1 }, PolicyKind::Lru, 8);
+    assert_eq!(make().leave_all(&[SegmentIndex(5)]), make().leave(SegmentIndex(5)));
+}
+
+#[test]
+fn a_segment_gives_its_entries_away_at_once_if_it_has_no_page_r6() {
+    let shape = Shape { segments_max: 4, sets_per_segment: 1 };
+    let table = Table::<8>::new(shape, PolicyKind::Lru, 4);
+    let index = bring(&table, Tag(0), false).unwrap();
+    let slot = table.slot(index);
+    slot.pin(slot.load()).unwrap();
+    let full = table.segment_of(index);
+    let moves = table.leave_all(&[full]);
+    assert!(!table.give_entries(&moves), "the segment has a page");
+    finish(&table, moves);
+    table.retire(full).unwrap();
+    let place = table.segment_of(table.find(Tag(0)).unwrap().index);
+    let empty: Vec<_> = table.segments().filter(|segment| *segment != place).collect();
+    let moves = table.leave_all(&empty);
+    let (first, second) = moves.split_at(moves.iter().position(|mv| mv.from() == empty[1]).unwrap());
+    assert!(table.give_entries(second) && table.give_entries(first) && table.give_entries(&[]));
+    empty.iter().for_each(|segment| table.retire(*segment).unwrap());
+    assert_eq!(table.segments().collect::<Vec<_>>(), [place]);
+    // All pages are found there.
+    assert!(table.find(Tag(0)).is_some());
+    (1..8).for_each(|page| assert!(bring(&table, Tag(page), false).is_some()));
+    assert_eq!(table.pages_in_segment(place), 8);
+    assert!(slot.unpin());
+}
+
+#[test]
+fn a_segment_with_only_a_pinned_snapshot_gives_its_entries_away_r5_r6() {
+    let table = Table::<8>::new(Shape { segments_max: 2, sets_per_segment: 1 }, PolicyKind::Lru, 2);
+    let index = bring(&table, Tag(0), false).unwrap();
+    let slot = table.slot(index);
+    slot.pin(slot.load()).unwrap();
+    let mut guard = table.lock(Tag(0));
+    let found = guard.find(Tag(0)).unwrap();
+    guard.remove_quiet(&found, false).unwrap();
+    drop(guard);
+    let segment = table.segment_of(index);
+    assert!(table.give_entries(&table.leave(segment)));
+    table.retire(segment).unwrap();
+    assert_eq!((slot.load().state(), table.snapshots_in(segment)), (State::Detached, vec![index]));
+    assert!(slot.unpin());
+}
+
+/// With one segment after the other this took hours.
+#[test]
+#[cfg_attr(miri, ignore = "a directory of a million entries")]
+fn a_table_with_the_maximum_number_of_segments_shrinks_to_one_at_once() {
+    let shape = Shape { segments_max: SEGMENTS_MAX, sets_per_segment: 1 };
+    let table = Table::<8>::new(shape, PolicyKind::Fifo, SEGMENTS_MAX);
+    let leaving = table.segments_to_leave(SEGMENTS_MAX as usize, &[], None);
+    assert_eq!(leaving.len(), SEGMENTS_MAX as usize - 1);
+    let moves = table.leave_all(&leaving);
+    for (of_segment, segment) in moves.chunk_by(|one, next| one.from() == next.from()).zip(&leaving) {
+        assert!(of_segment[0].from() == *segment && table.give_entries(of_segment));
+        table.retire(*segment).unwrap();
+    }
+    assert_eq!(table.segments().collect::<Vec<_>>(), [SegmentIndex(0)]);
+}
+
 #[test]
 fn a_table_that_starts_with_any_number_of_segments_spreads_its_entries_evenly() {
     for live in 1..=if cfg!(miri) { 5 } else { 64 } {

@@ -220,8 +220,10 @@ struct Twin<const W: usize> {
     pending: Vec<Move>,
     /// Whether the next move has begun; the recording tells which of its sets have moved.
     has_begun: bool,
-    /// The segment that the pending moves empty.
-    leaving: Option<SegmentIndex>,
+    /// The segments that the pending moves empty, the next one last.
+    leaving: Vec<SegmentIndex>,
+    /// Whether the pending moves empty segments, and none of them has begun.
+    may_leave_too: bool,
     /// Empty segments that wait to be retired.
     emptied: Vec<SegmentIndex>,
     /// The numbers of the partition's segments; the table's may have other numbers.
@@ -261,7 +263,8 @@ impl<const W: usize> Twin<W> {
             pins: HashMap::new(),
             pending: Vec::new(),
             has_begun: false,
-            leaving: None,
+            leaving: Vec::new(),
+            may_leave_too: false,
             emptied: Vec::new(),
             segments: (0..header.segments).collect(),
             segments_max: header.shape.segments_max,

@@ -269,6 +269,23 @@ fn the_replay_of_a_recording_that_began_later_has_as_many_segments_as_the_partit
     assert_eq!(slots(&[Event::Leave { segment: 3 }, Event::Join { segment: 7 }]), 2 * SEGMENT);
 }
 
+/// Segments that leave together are several events in a row. Their moves follow from all of them.
+#[test]
+fn the_replay_of_segments_that_leave_together_makes_the_moves_of_the_partition() {
+    let mut all = about(1);
+    all.header.from_the_first = true;
+    all.header.segments = 4;
+    let left = [3, 1].map(|segment| Event::Leave { segment });
+    let retired = [1, 3].map(|segment| Event::Retire { segment, retired: true });
+    let events: Vec<Event> = left.into_iter().chain([Event::Settled]).chain(retired).collect();
+    assert_eq!(replay_events(&all, &events).misfits, 0);
+    // A segment that leaves after the moves have begun does not belong to them.
+    let mut events = vec![Event::Leave { segment: 3 }, Event::MoveBegun, Event::Leave { segment: 1 }];
+    assert_eq!(replay_events(&all, &events).misfits, 1);
+    events.extend([Event::Advance { done: true }, Event::Leave { segment: 2 }]);
+    assert_eq!(replay_events(&all, &events).misfits, 2);
+}
+
 /// Regression: events were lost without an error.
 #[test]
 fn a_part_in_the_middle_that_lost_its_end_is_an_error_or_counted() {

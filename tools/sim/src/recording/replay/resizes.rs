@@ -1,7 +1,7 @@
 //! Segments that join and leave in a whole recording. `sampled.rs` has those of a sample.
 
 use octavo_recording::Event;
-use octavo_table::{NoBytes, Pass, SegmentIndex};
+use octavo_table::{Move, NoBytes, Pass, SegmentIndex};
 
 use super::Twin;
 
@@ -57,7 +57,7 @@ impl<const W: usize> Twin<W> {
                 let _no_waiter = self.table.end_writeback(busy, seen.version(), true);
                 continue;
             }
-            self.emptied.extend(self.leaving.take());
+            self.emptied.append(&mut self.leaving);
             let table = &self.table;
             self.emptied.retain(|segment| table.retire(*segment).is_err());
             let live = self.table.live_segments() as usize - self.emptied.len();
@@ -66,14 +66,14 @@ impl<const W: usize> Twin<W> {
                 && let Some(segment) = self.table.spare_segment()
             {
                 self.pending = self.table.join(segment);
-            } else if live > wanted
-                && let Some(segment) = self.table.segment_to_leave(&self.emptied)
-            {
-                self.pending = self.table.leave(segment);
-                self.leaving = Some(segment);
-            } else {
+                continue;
+            }
+            let leaving = self.table.segments_to_leave(live.saturating_sub(wanted), &self.emptied, None);
+            if leaving.is_empty() {
                 return;
             }
+            self.pending = self.table.leave_all(&leaving);
+            self.leaving = leaving;
         }
     }
 
@@ -94,35 +94,54 @@ impl<const W: usize> Twin<W> {
     }
 
     fn leave(&mut self, segment: SegmentIndex) {
-        let others = self.table.live_segments().saturating_sub(self.emptied.len() as u32);
+        let gone = (self.emptied.len() + self.leaving.len()) as u32;
+        let others = self.table.live_segments().saturating_sub(gone);
         let may = segment.0 < self.table.shape().segments_max
             && self.table.is_live(segment)
             && !self.emptied.contains(&segment)
+            && !self.leaving.contains(&segment)
             && others > 1;
         if !may {
             self.found.misfits += 1;
-        } else if self.is_settled() {
-            self.pending = self.table.leave(segment);
-            self.leaving = Some(segment);
-            self.emptied.extend(self.leaving.take_if(|_| self.pending.is_empty()));
+        } else if self.may_leave_too || self.is_settled() {
+            self.leaving.push(segment);
+            self.pending = self.table.leave_all(&self.leaving);
+            self.may_leave_too = !self.pending.is_empty();
+            if self.pending.is_empty() {
+                self.emptied.append(&mut self.leaving);
+            }
+        }
+    }
+
+    /// Notes that the last of the pending moves was made.
+    fn end_move(&mut self) {
+        let Some(from) = self.pending.pop().map(Move::from) else { return };
+        let is_last = self.pending.last().is_none_or(|next| next.from() != from);
+        if is_last && self.leaving.last() == Some(&from) {
+            self.leaving.pop();
+            self.emptied.push(from);
+        }
+        if self.pending.is_empty() {
+            self.emptied.append(&mut self.leaving);
         }
     }
 
     /// Makes all pending moves at once: the partition had no pages, so neither has the table.
     fn settle(&mut self) {
-        while let Some(mv) = self.pending.pop() {
-            let busy = self.table.advance(mv, &mut NoBytes).busy;
+        self.may_leave_too = false;
+        while let Some(mv) = self.pending.last() {
+            let busy = self.table.advance(*mv, &mut NoBytes).busy;
             if busy.is_some() {
-                self.pending.push(mv);
                 self.found.misfits += 1;
                 return;
             }
+            self.end_move();
         }
         self.has_begun = false;
-        self.emptied.extend(self.leaving.take());
     }
 
     fn begin_move(&mut self) {
+        self.may_leave_too = false;
         match self.pending.last().filter(|_| !self.has_begun) {
             Some(mv) => self.table.begin_move(*mv, &mut NoBytes),
             None => self.found.misfits += 1,
@@ -139,6 +158,7 @@ impl<const W: usize> Twin<W> {
     }
 
     fn advance(&mut self, done: bool) {
+        self.may_leave_too = false;
         // The sets of the move were moved one by one. Recordings of version 2 have only whole
         // passes.
         if self.has_begun && !done {
@@ -150,13 +170,10 @@ impl<const W: usize> Twin<W> {
         };
         let pass = self.table.advance(*mv, &mut NoBytes);
         if pass.busy.is_none() {
-            self.pending.pop();
+            self.end_move();
             self.has_begun = false;
         }
         self.found.misfits += u64::from(pass.busy.is_none() != done);
-        if self.pending.is_empty() {
-            self.emptied.extend(self.leaving.take());
-        }
     }
 
     fn retire(&mut self, segment: SegmentIndex, retired: bool) {
