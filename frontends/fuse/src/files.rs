@@ -275,8 +275,8 @@ impl Files {
     /// The files that could not be written yet, and their unwritten bytes.
     pub fn unwritten(&self) -> (usize, u64) {
         let entries: Vec<_> = lock(&self.table).files.values().cloned().collect();
-        let failing: Vec<_> = entries.iter().filter(|entry| entry.file.is_failing()).collect();
-        (failing.len(), failing.iter().map(|entry| entry.file.object().stat().dirty_bytes).sum())
+        let failing: Vec<_> = entries.into_iter().filter(|entry| entry.file.is_failing()).collect();
+        (failing.len(), dirty_bytes(failing))
     }
 
     /// Bytes of files that the lower file system has neither got nor reserved space for (S6), of
@@ -290,7 +290,7 @@ impl Files {
             let unreserved = table.files.values().filter(|entry| is_unreserved(&entry.file));
             unreserved.take(UNRESERVED_MAX).cloned().collect()
         };
-        entries.iter().map(|entry| entry.file.object().stat().dirty_bytes).sum()
+        dirty_bytes(entries)
     }
 
     /// Closes a file if it has no handles (F5).
@@ -482,4 +482,10 @@ impl Files {
     pub fn count(&self) -> usize {
         lock(&self.table).files.len()
     }
+}
+
+/// The dirty bytes of files.
+fn dirty_bytes(entries: Vec<Arc<Entry>>) -> u64 {
+    let objects: Vec<Object> = entries.iter().map(|entry| entry.file.object().clone()).collect();
+    Object::stats_of(&objects).iter().map(|stat| stat.dirty_bytes).sum()
 }

@@ -13,11 +13,15 @@
 //! - `recorded` and `sampled`: `single` while all pages are recorded, or one in 64.
 //! - `watched`: `single` after every statistic that a dashboard shows was read ten times. To be
 //!   watched must not change what a hit does.
+//! - `create`: partitions that `Cache::create` creates together.
+//! - `stats`: objects of one partition whose statistics `Object::stats_of` reads together, beside
+//!   dirty pages.
 //!
 //! With two runs of different counts, the difference in instructions divided by the difference in
-//! counts is the cost of one hit, without start and end. The cache has a fixed seed and no
-//! background threads, so every run executes the same instructions. `cargo xtask instructions` runs
-//! it under callgrind. Time is not measured.
+//! counts is the cost of one hit, without start and end. The cost of one partition or object of
+//! many shows whether it grows with their number. The cache has a fixed seed and no background
+//! threads, so every run executes the same instructions. `cargo xtask instructions` runs it under
+//! callgrind. Time is not measured.
 
 #![forbid(unsafe_code)]
 
@@ -58,9 +62,11 @@ fn main() -> ExitCode {
         (Some("recorded"), Some(count)) => recorded(WHOLE, count),
         (Some("sampled"), Some(count)) => recorded(WHOLE / 64, count),
         (Some("watched"), Some(count)) => watched(count),
+        (Some("create"), Some(count)) => create(count),
+        (Some("stats"), Some(count)) => stats(count),
         _ => {
             eprintln!(
-                "octavo-instructions single|batch|sequential|write|pin|miss|nodes|nodes-batch|recorded|sampled|watched COUNT"
+                "octavo-instructions single|batch|sequential|write|pin|miss|nodes|nodes-batch|recorded|sampled|watched|create|stats COUNT"
             );
             return ExitCode::from(2);
         }
@@ -101,29 +107,58 @@ fn watched(count: u64) -> Result<(), octavo::Error> {
     single(&object, count)
 }
 
+/// Many partitions at once, as a server's configuration has them.
+fn create(count: u64) -> Result<(), octavo::Error> {
+    const MAX_BYTES: u64 = 4 << 20;
+    let cache = cache(1, 2 * count * MAX_BYTES)?;
+    let config = |number| PartitionConfig {
+        max_bytes: Some(MAX_BYTES),
+        ..PartitionConfig::new(&format!("group/{number}"))
+    };
+    let made = cache.create((0..count).map(config).collect());
+    made.into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+}
+
+/// The statistics of many objects, as a drain and a report read them.
+fn stats(count: u64) -> Result<(), octavo::Error> {
+    let (_cache, partition) = partition(1)?;
+    write(&resident(&partition)?, 0)?;
+    let open = |number: u64| {
+        let name = number.to_string();
+        partition.open(Store::memory(&name, PAGE_BYTES), &name)
+    };
+    let objects = (0..count).map(open).collect::<Result<Vec<_>, _>>()?;
+    black_box(Object::stats_of(&objects));
+    Ok(())
+}
+
 fn object(nodes: u32) -> Result<Object, octavo::Error> {
     parts(nodes).map(|(_, object)| object)
 }
 
-/// A partition whose cache has no background threads.
-fn partition(nodes: u32) -> Result<(Cache, Partition), octavo::Error> {
+/// A cache without background threads.
+fn cache(nodes: u32, memory_max_bytes: u64) -> Result<Cache, octavo::Error> {
     sit(0);
     let config = CacheConfig {
         topology: TopologySource::Emulated { nodes, cores: 1 },
         numa: NumaMode::Partition,
-        memory_max_bytes: MEMORY_BYTES,
+        memory_max_bytes,
         buffers_max_bytes: Some(2 << 20),
         background: false,
         seed: Some(1),
         ..CacheConfig::default()
     };
-    let config_of_partition = PartitionConfig {
+    Cache::new(config)
+}
+
+fn partition(nodes: u32) -> Result<(Cache, Partition), octavo::Error> {
+    let config = PartitionConfig {
         cache_mode: CacheMode::Writeback,
         dirty_max_bytes: Some(PAGES * PAGE_BYTES * 2),
         ..PartitionConfig::new("counted")
     };
-    let cache = Cache::new(config)?;
-    let partition = cache.partition(config_of_partition)?;
+    let cache = cache(nodes, MEMORY_BYTES)?;
+    let partition = cache.partition(config)?;
     Ok((cache, partition))
 }
 

@@ -55,6 +55,11 @@ pub fn dirty_bytes(cache: &Cache) -> u64 {
     cache.partitions().iter().map(|partition| partition.stat().dirty_bytes).sum()
 }
 
+/// Dirty bytes of these objects.
+fn dirty_bytes_of(objects: &[Object]) -> u64 {
+    Object::stats_of(objects).iter().map(|stat| stat.dirty_bytes).sum()
+}
+
 /// How long drains may make no progress. A reload changes it.
 #[derive(Default)]
 pub struct Timeout(AtomicU64);
@@ -78,11 +83,13 @@ pub fn objects(cache: &Cache) -> Vec<Object> {
     cache.partitions().iter().flat_map(|partition| partition.objects()).collect()
 }
 
-/// Drains these objects. Checks their dirty bytes at least twice a second, and calls `progress`
-/// with them whenever they have changed. Returns the objects that it gave up.
+/// Drains these objects. Looks at their dirty bytes twice a second, and calls `progress` with them
+/// whenever they have changed. Returns the objects that it gave up.
+///
+/// A look walks over the dirty pages of the partitions, and so does not follow each object that is
+/// finished: the time of the drain grows with the objects, not with their square.
 pub fn drain(objects: Vec<Object>, timeout: Duration, mut progress: impl FnMut(u64)) -> Vec<Refusal> {
     let all = objects.clone();
-    let dirty_bytes = || all.iter().map(|object| object.stat().dirty_bytes).sum::<u64>();
     let mut open: Vec<Option<Object>> = objects.iter().cloned().map(Some).collect();
     let mut open_count = open.len();
     let mut refusals = Vec::new();
@@ -104,15 +111,16 @@ pub fn drain(objects: Vec<Object>, timeout: Duration, mut progress: impl FnMut(u
     let mut written = u64::MAX;
     let (started, mut tells_syncs) = (Instant::now(), false);
     let mut moved = Instant::now();
-    while open_count > 0 {
-        let dirty = dirty_bytes();
+    'looks: while open_count > 0 {
+        let looked = Instant::now();
+        let dirty = dirty_bytes_of(&all);
         if dirty != told {
             progress(dirty);
             told = dirty;
         }
-        let left = || open.iter().flatten();
-        let written_now = left().map(Object::pages_written).sum();
-        let only_syncs = || left().all(|object| object.stat().dirty_bytes == 0);
+        let left: Vec<Object> = open.iter().flatten().cloned().collect();
+        let written_now = left.iter().map(Object::pages_written).sum();
+        let only_syncs = || dirty_bytes_of(&left) == 0;
         if written_now != written || dirty == 0 || moved.elapsed() >= timeout && only_syncs() {
             written = written_now;
             moved = Instant::now();
@@ -132,25 +140,30 @@ pub fn drain(objects: Vec<Object>, timeout: Duration, mut progress: impl FnMut(u
         if gave_up && moved.elapsed() >= LAST_WORD {
             break;
         }
-        match finished.recv_timeout(TICK.min(timeout.max(Duration::from_millis(1)))) {
-            Ok((index, result)) => {
-                let object = open[index].take();
-                open_count -= 1;
-                match (result, object) {
-                    (Err(reason), Some(object)) => refusals.push(refusal(object, reason)),
-                    _ if !gave_up => moved = Instant::now(),
-                    _ => {}
+        // What has ended, until the next look.
+        let next_look = looked + TICK.min(timeout.max(Duration::from_millis(1)));
+        let mut is_over = false;
+        while open_count > 0 && !is_over {
+            match finished.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
+                Ok((index, result)) => {
+                    let object = open[index].take();
+                    open_count -= 1;
+                    match (result, object) {
+                        (Err(reason), Some(object)) => refusals.push(refusal(object, reason)),
+                        _ if !gave_up => moved = Instant::now(),
+                        _ => {}
+                    }
                 }
+                Err(RecvTimeoutError::Timeout) => is_over = true,
+                Err(RecvTimeoutError::Disconnected) => break 'looks,
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     for object in open.into_iter().flatten() {
         let reason = "its store does not answer".to_owned();
         refusals.push(Refusal { object: None, ..refusal(object, reason) });
     }
-    if refusals.is_empty() && told != 0 && dirty_bytes() == 0 {
+    if refusals.is_empty() && told != 0 && dirty_bytes_of(&all) == 0 {
         progress(0);
     }
     refusals

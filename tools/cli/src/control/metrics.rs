@@ -204,10 +204,7 @@ fn partitions(encoder: &mut DescriptorEncoder<'_>, cache: &Cache) -> Result<(), 
         family(encoder, name, what, Gauge, samples)
     };
     let what = "Exports that cannot be written back, or must be opened again";
-    objects("partition_objects_failed", what, |object| {
-        let stat = object.stat();
-        stat.failed || stat.writeback_error.is_some()
-    })?;
+    objects("partition_objects_failed", what, |object| object.check().is_err())?;
     let what = "Exports whose file or device other programs changed since the server started";
     objects("partition_objects_changed", what, |object| object.store().noticed().count > 0)
 }

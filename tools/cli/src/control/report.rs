@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use octavo::{Cache, Object};
+use octavo::{Cache, Object, ObjectStat};
 use octavo_block::{Class, ExportStat, Histogram, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -235,12 +235,12 @@ impl Report {
             clients.mounts.is_empty()
                 || by_name.contains_key(object.name())
                 || images.contains_key(&place(object))
-                || object.stat().writeback_error.is_some()
+                || object.check().is_err()
         };
-        let object = |object: &Object| match images.get(&place(object)) {
+        let object = |(object, stat): (&Object, ObjectStat)| match images.get(&place(object)) {
             None => {
-                let stat = stat_of(object.name());
-                ObjectReport { latency: latency(stat), ..ObjectReport::of(object, traffic(stat)) }
+                let client = stat_of(object.name());
+                ObjectReport { latency: latency(client), ..ObjectReport::of(object, stat, traffic(client)) }
             }
             Some(image) => {
                 let member = |name: &String| {
@@ -249,16 +249,22 @@ impl Report {
                 };
                 let exports: Vec<MemberReport> = image.exports.iter().map(member).collect();
                 let total = sum(exports.iter().map(|export| &export.traffic));
-                ObjectReport { share: Some(image.share.clone()), exports, ..ObjectReport::of(object, total) }
+                ObjectReport {
+                    share: Some(image.share.clone()),
+                    exports,
+                    ..ObjectReport::of(object, stat, total)
+                }
             }
         };
         let partitions = cache.partitions().into_iter().map(|partition| {
             let stat = partition.stat();
+            let shown: Vec<Object> = partition.objects().into_iter().filter(is_shown).collect();
+            let stats = Object::stats_of(&shown);
             PartitionReport {
                 policy: stat.policy.into(),
                 cache_mode: stat.cache_mode.into(),
                 page_bytes: partition.page_bytes(),
-                objects: partition.objects().iter().filter(|object| is_shown(object)).map(object).collect(),
+                objects: shown.iter().zip(stats).map(object).collect(),
                 figures: FIGURES
                     .iter()
                     .map(|figure| (figure.name.into(), (figure.of)(&stat).into()))
@@ -303,8 +309,8 @@ impl PartitionReport {
 }
 
 impl ObjectReport {
-    fn of(object: &Object, traffic: Figures) -> ObjectReport {
-        let (stat, store) = (object.stat(), object.store());
+    fn of(object: &Object, stat: ObjectStat, traffic: Figures) -> ObjectReport {
+        let store = object.store();
         let noticed = store.noticed();
         ObjectReport {
             name: stat.name,

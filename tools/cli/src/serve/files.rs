@@ -37,13 +37,15 @@ pub fn list(cache: &Cache, mounts: &Mounts, below: Option<&Path>) -> Result<Valu
         let objects = partition.objects();
         partitions.extend(objects.iter().map(|object| (place(object), partition.name().to_owned())));
     }
-    let files = files.iter().map(|(resident, path, object)| {
+    let objects: Vec<Object> = files.iter().map(|(_, _, object)| object.clone()).collect();
+    let stats = Object::stats_of(&objects);
+    let files = files.iter().zip(stats).map(|((resident, path, object), stat)| {
         let mut file = json!({
             "path": path.to_string_lossy(),
             "partition": partitions.get(&place(object)),
             "len_bytes": object.len_bytes(),
             "resident_bytes": resident,
-            "dirty_bytes": object.stat().dirty_bytes,
+            "dirty_bytes": stat.dirty_bytes,
             "parts": parts(object),
         });
         if path.to_str().is_none() {
