@@ -162,7 +162,9 @@ mod tests {
         let (first, last) = (ratios[1], ratios[55..].iter().sum::<f64>() / 5.0);
         let end = entries(&partition, 2);
         println!("hit ratio {first:.3} before, {last:.3} after; entries {end:?}");
-        assert!(end[0] > end[1] && last >= first, "{end:?}: {first} {last}");
+        // 640 of 900 pages fit, however they are divided: uniform reads of them hit as often before
+        // as after, but for chance (half a percent in 8,000 reads).
+        assert!(end[0] > end[1] && (last - first).abs() < 0.01, "{end:?}: {first} {last}");
     }
 
     #[test]
