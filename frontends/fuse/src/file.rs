@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use octavo::{CacheMode, Error, Object, ObjectFaults};
 use rustix::fs::Statx;
 use rustix::io::Errno;
+use rustix::process::RawUid;
 
+use crate::budget::Shared;
 use crate::errors::{errno_of, length_errno};
 use crate::in_flight::WritesInFlight;
 use crate::leases::Leased;
@@ -39,6 +41,8 @@ pub struct File {
     /// S5: the value of `begun` up to which all changes are synced.
     synced: AtomicU64,
     pub space: Space,
+    /// What the file has taken of budgets, and for whom.
+    pub shared: Shared,
     /// Those through the cache.
     pub writes: WritesInFlight,
 }
@@ -60,16 +64,24 @@ struct Seen {
 }
 
 /// What a file is opened for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Access {
     pub writes: bool,
     /// All writes are appended.
     pub appends: bool,
+    pub user: RawUid,
 }
 
 impl Access {
-    /// Any write.
-    pub const WRITE: Access = Access { writes: true, appends: false };
+    /// Reads by a user.
+    pub fn reads(user: RawUid) -> Access {
+        Access { writes: false, appends: false, user }
+    }
+
+    /// Any write by a user.
+    pub fn writes(user: RawUid) -> Access {
+        Access { writes: true, ..Access::reads(user) }
+    }
 }
 
 /// What this mount has done to a file by some moment (F3).
@@ -83,7 +95,13 @@ struct Counts {
 
 impl File {
     /// Makes the file of a new object.
-    pub fn new(key: Key, object: Object, stamp: Stamp, lease: Option<Leased>, promise: Promise) -> File {
+    pub fn new(
+        key: Key,
+        object: Object,
+        stamp: Stamp,
+        lease: Option<Leased>,
+        (promise, shared): (Promise, Shared),
+    ) -> File {
         File {
             key,
             visible: AtomicU64::new(object.len_bytes()),
@@ -98,6 +116,7 @@ impl File {
             faults_before: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             space: Space::new(promise),
+            shared,
             writes: WritesInFlight::default(),
         }
     }

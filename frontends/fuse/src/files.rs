@@ -5,8 +5,9 @@
 //! - **F1** A length changes under `File::length` (`file.rs`). An extending write raises
 //!   `File::visible` when it has ended. Reads end there, so no reader sees zeros where the engine
 //!   lengthens a direct store before it writes.
-//! - **F2** A file is idle while it has no handles. Idle files are closed, the longest idle first,
-//!   when there are more than `files_max`.
+//! - **F2** A file is idle while it has no handles. Idle files are closed, the longest idle first:
+//!   when there are more files than `files_max` or than memory has room for (F8), when an open
+//!   needs their descriptors (D4, `budget.rs`), and after `idle_max`.
 //! - **F3** When a file is opened or its attributes are asked for, its stamp is compared, unless no
 //!   other program may change it: if another program has changed the file since the last look, its
 //!   clean pages are dropped. The mount counts its own changes when they begin and when they end,
@@ -24,6 +25,9 @@
 //!   unwritten bytes, and so does one whose error no program has got (E1 to E3, `told.rs`). Such
 //!   files do not count against `files_max`. When there are `unwritten_max` of them, a write that
 //!   would make a further file dirty first has one of them written, or fails with its error.
+//! - **F8** The memory of the table is charged to the cache's buffers. The files of a mount may take
+//!   half of these, which its users share as they share descriptors (D5). If others have taken the
+//!   buffers, idle files are closed; files that programs have open then go without a charge.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File as LowerFile;
@@ -31,13 +35,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use octavo::disk::{OpenOptions, Store};
-use octavo::{CacheMode, Object, Partition};
+use octavo::{Cache, CacheMode, Charge, Object, Partition};
 use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
+use rustix::process::RawUid;
 
-use crate::errors::errno_of;
+use crate::budget::{Budget, Kind, Shared};
+use crate::errors::{errno_of, errno_of_open};
 use crate::file::{Access, File};
 use crate::labels::Opened;
 use crate::leases::Leases;
@@ -53,10 +60,20 @@ pub type Chooser = dyn Fn(&Opened<'_>) -> Option<Partition> + Send + Sync;
 struct Table {
     files: HashMap<Key, Arc<Entry>>,
     /// F2: idle files, in the order in which they became idle.
-    idle: BTreeMap<u64, Arc<Entry>>,
+    idle: BTreeMap<u64, (Instant, Arc<Entry>)>,
     /// F7: the one that was tried last comes last.
     unwritten: BTreeMap<u64, Arc<Entry>>,
     next: u64,
+    /// F8: the memory of all files.
+    bytes: u64,
+}
+
+impl Table {
+    fn remove(&mut self, key: Key) {
+        if let Some(entry) = self.files.remove(&key) {
+            self.bytes -= entry.bytes();
+        }
+    }
 }
 
 /// A file in the table. Lock order: its state, then the table.
@@ -86,6 +103,25 @@ struct Made {
     promise: Promise,
 }
 
+/// The memory of a file with its object and its store, in bytes, about, without its path.
+const FILE_BYTES: u64 = 2048;
+
+/// The memory of files is charged in steps of this many bytes.
+const STEP_BYTES: u64 = 64 << 10;
+
+/// How often room for a charge is made by closing idle files.
+const CHARGE_ROUNDS: usize = 4;
+
+/// The least number of files that a mount may keep (F8).
+const KEPT_LEAST: usize = 64;
+
+impl Entry {
+    /// The path is in the names of the object and of the store, too.
+    fn bytes(&self) -> u64 {
+        FILE_BYTES + 3 * self.path.as_os_str().len() as u64
+    }
+}
+
 /// The most files whose bytes are counted for `df` (S6): each count walks over all dirty pages.
 const UNRESERVED_MAX: usize = 64;
 
@@ -93,6 +129,12 @@ const UNRESERVED_MAX: usize = 64;
 pub struct Files {
     table: Mutex<Table>,
     files_max: usize,
+    idle_max: Duration,
+    /// The process's descriptors.
+    budget: Arc<Budget>,
+    /// F8: the files of this mount, and their memory.
+    kept: Arc<Budget>,
+    charge: Mutex<Charge>,
     /// F7, and how many there are now.
     unwritten_max: usize,
     unwritten_count: AtomicUsize,
@@ -110,20 +152,28 @@ pub struct Files {
 
 impl Files {
     /// # Errors
-    /// EMFILE and the like.
+    /// ENOMEM, EMFILE and the like.
     pub fn new(
         (root_file, root): (OwnedFd, PathBuf),
         options: &MountOptions,
         chooser: Arc<Chooser>,
+        (cache, budget): (&Cache, Arc<Budget>),
     ) -> Result<Files, Errno> {
-        let &MountOptions { files_max, unwritten_max, direct, .. } = options;
+        let &MountOptions { files_max, idle_max, unwritten_max, direct, .. } = options;
+        let kept_max = (cache.stat().buffers_max_bytes / 2 / FILE_BYTES) as usize;
+        let kept_max = kept_max.max(KEPT_LEAST);
+        let charge = cache.charge(0, "the table of kept files").map_err(|error| errno_of(&error))?;
         let is_exclusive = options.is_exclusive();
         let leases = options.has_leases().then(Leases::new).transpose()?;
         let table = Mutex::default();
         let files = Files {
             table,
             files_max,
-            unwritten_max,
+            idle_max,
+            budget,
+            kept: Budget::new(kept_max),
+            charge: Mutex::new(charge),
+            unwritten_max: unwritten_max.min(kept_max / 4),
             unwritten_count: AtomicUsize::new(0),
             promises: Mutex::default(),
             direct,
@@ -155,8 +205,8 @@ impl Files {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn open_created(&self, node: &Node, created: OwnedFd) -> Result<Arc<File>, Errno> {
-        self.open_as(node, Access::WRITE, Some(created))
+    pub fn open_created(&self, node: &Node, access: Access, created: OwnedFd) -> Result<Arc<File>, Errno> {
+        self.open_as(node, Access::writes(access.user), Some(created))
     }
 
     fn open_as(&self, node: &Node, access: Access, mut created: Option<OwnedFd>) -> Result<Arc<File>, Errno> {
@@ -175,6 +225,7 @@ impl Files {
                 entry.file.look(node)?;
             }
             self.make_writable(&entry.file, node, access)?;
+            entry.file.shared.open(access.user)?;
             state.handles += 1;
             self.take_out(&mut state);
             return Ok(entry.file.clone());
@@ -189,9 +240,14 @@ impl Files {
         access: Access,
         created: Option<OwnedFd>,
     ) -> Result<(Arc<Entry>, bool), Errno> {
+        // D2.
+        let descriptors = if self.leases.is_some() { 3 } else { 2 };
+        let descriptors = self.budget.take(access.user, descriptors, Kind::File)?;
+        let kept = self.kept.take(access.user, 1, Kind::File)?;
+        let shared = Shared::new([descriptors, kept]);
         let Made { object, path, stamp, promise } = self.make_object(node, access, created)?;
         let lease = self.leases.as_ref().map(|leases| leases.of(node));
-        let file = Arc::new(File::new(node.key, object, stamp, lease, promise));
+        let file = Arc::new(File::new(node.key, object, stamp, lease, (promise, shared)));
         let entry = Arc::new(Entry { file, path, state: Mutex::default() });
         let mut table = lock(&self.table);
         if let Some(other) = table.files.get(&node.key).cloned() {
@@ -201,7 +257,9 @@ impl Files {
             return Ok((other, false));
         }
         table.files.insert(node.key, entry.clone());
+        table.bytes += entry.bytes();
         drop(table);
+        self.charge();
         self.close_surplus();
         Ok((entry, true))
     }
@@ -213,10 +271,60 @@ impl Files {
             if table.files.len() - table.unwritten.len() <= self.files_max {
                 return;
             }
-            let Some((_, entry)) = table.idle.pop_first() else { return };
+            let Some((_, (_, entry))) = table.idle.pop_first() else { return };
             drop(table);
             self.close_idle(&entry, false);
         }
+    }
+
+    /// Closes the file that has been idle for longest. Returns whether there was one.
+    pub fn close_first_idle(&self) -> bool {
+        let first = lock(&self.table).idle.pop_first();
+        first.map(|(_, (_, entry))| self.close_idle(&entry, false)).is_some()
+    }
+
+    /// Closes the files that have been idle for long (F2).
+    pub fn close_old(&self) {
+        loop {
+            let mut table = lock(&self.table);
+            let is_old = |since: &Instant| since.elapsed() >= self.idle_max;
+            let first = table.idle.first_entry().filter(|first| is_old(&first.get().0));
+            let Some((_, entry)) = first.map(|first| first.remove()) else { break };
+            drop(table);
+            self.close_idle(&entry, false);
+        }
+        let mut table = lock(&self.table);
+        if table.files.capacity() > 4 * table.files.len().max(KEPT_LEAST) {
+            table.files.shrink_to_fit();
+        }
+    }
+
+    /// Charges the memory of the table (F8).
+    fn charge(&self) {
+        // Otherwise another thread does it, or this one in `close_first_idle`.
+        let Ok(mut charge) = self.charge.try_lock() else { return };
+        for _ in 0..CHARGE_ROUNDS {
+            let bytes = lock(&self.table).bytes.next_multiple_of(STEP_BYTES);
+            let is_right = (bytes..=bytes + STEP_BYTES).contains(&charge.bytes());
+            if is_right || charge.resize(bytes).is_ok() {
+                return;
+            }
+            for _ in 0..STEP_BYTES / FILE_BYTES {
+                if !self.close_first_idle() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The descriptors of the process.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// The files that the mount may keep.
+    pub fn kept(&self) -> &Arc<Budget> {
+        &self.kept
     }
 
     /// Takes a file from its place among those without handles.
@@ -241,7 +349,7 @@ impl Files {
             table.unwritten.insert(place, entry.clone());
         } else {
             state.idle = Some(place);
-            table.idle.insert(place, entry.clone());
+            table.idle.insert(place, (Instant::now(), entry.clone()));
         }
         self.unwritten_count.store(table.unwritten.len(), Relaxed);
     }
@@ -308,7 +416,8 @@ impl Files {
         }
         state.is_closed = true;
         self.take_out(&mut state);
-        lock(&self.table).files.remove(&entry.file.key);
+        lock(&self.table).remove(entry.file.key);
+        self.charge();
     }
 
     fn make_object(&self, node: &Node, access: Access, created: Option<OwnedFd>) -> Result<Made, Errno> {
@@ -332,7 +441,7 @@ impl Files {
         let options = OpenOptions { read_only, direct, lock: false, create_len_bytes: None };
         let store = Store::from_file(&name, LowerFile::from(lower), &options).map_err(|error| {
             log::warn!("{name}: {error}");
-            Errno::IO
+            errno_of_open(&error)
         })?;
         let object = partition.open(store, &name).map_err(|error| {
             log::warn!("{name}: {error}");
@@ -380,7 +489,7 @@ impl Files {
     ///
     /// # Errors
     /// Those of the lower file system.
-    pub fn empty(&self, file: &File, node: &Node) -> Result<(), Errno> {
+    pub fn empty(&self, file: &File, node: &Node, user: RawUid) -> Result<(), Errno> {
         if !file.object().store().is_direct() {
             return file.set_len_bytes(0);
         }
@@ -395,7 +504,7 @@ impl Files {
         // First, so that no write-back of a dirty page lengthens the file again.
         held.abandon();
         rustix::fs::ftruncate(&lower, 0)?;
-        let made = self.make_object(node, Access::WRITE, Some(lower))?;
+        let made = self.make_object(node, Access::writes(user), Some(lower))?;
         file.replace(&mut held, made.object);
         Ok(())
     }
@@ -447,6 +556,7 @@ impl Files {
             let mut table = lock(&self.table);
             table.idle.clear();
             table.unwritten.clear();
+            table.bytes = 0;
             table.files.drain().map(|(_, entry)| entry).collect()
         };
         let mut failed = Vec::new();

@@ -13,6 +13,7 @@ use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
+use crate::budget::Budget;
 use crate::device::Device;
 use crate::files::{Chooser, Files};
 use crate::handles::Handles;
@@ -32,6 +33,8 @@ pub struct Fs {
     pub handles: Handles,
     pub options: MountOptions,
     pub is_stopping: AtomicBool,
+    /// The process's descriptors.
+    pub budget: Arc<Budget>,
     numbers: Numbers,
 }
 
@@ -55,16 +58,30 @@ impl Fs {
         Shown { root, source, path }: Shown,
         options: MountOptions,
         chooser: Arc<Chooser>,
+        budget: &Arc<Budget>,
     ) -> Result<Fs, Errno> {
         let stat = lower::stat(&root)?;
+        let most = (options.nodes_max, options.places_max);
         Ok(Fs {
-            nodes: Nodes::new(root, &stat, cache, (options.nodes_max, options.places_max))?,
-            files: Files::new((source, path), &options, chooser)?,
+            nodes: Nodes::new(root, &stat, cache, most, budget.clone())?,
+            files: Files::new((source, path), &options, chooser, (cache, budget.clone()))?,
             handles: Handles::default(),
             options,
             is_stopping: AtomicBool::new(false),
+            budget: budget.clone(),
             numbers: Numbers::new(Key::of(&stat).device()),
         })
+    }
+
+    /// Has budgets take back what nobody pays for (D4).
+    pub fn keep_for_others(self: &Arc<Self>) {
+        let fs = Arc::downgrade(self);
+        self.budget.add_keeper(move || {
+            let fs = fs.upgrade()?;
+            Some(fs.files.close_first_idle() || fs.nodes.give_back_place())
+        });
+        let fs = Arc::downgrade(self);
+        self.files.kept().add_keeper(move || Some(fs.upgrade()?.files.close_first_idle()));
     }
 
     /// Asks the kernel to forget nodes if it knows too many. Kernels before Linux 6.18 forget only

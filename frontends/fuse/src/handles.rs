@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::io::Errno;
+use rustix::process::RawUid;
 
+use crate::budget::Paid;
 use crate::file::File;
 use crate::leases::Leased;
 use crate::lower;
@@ -25,6 +27,14 @@ pub struct Open {
     pub is_durable: bool,
     /// The number of the last failure of a write-back that it has been told, or need not be (E1).
     pub seen: AtomicU64,
+    /// Who has opened it (D3).
+    pub user: RawUid,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.file.shared.close(self.user);
+    }
 }
 
 impl Open {
@@ -70,6 +80,8 @@ pub struct Directory {
     pub lower: OwnedFd,
     /// Held while the descriptor's position is used.
     pub position: std::sync::Mutex<()>,
+    /// For the descriptor (D2).
+    pub _paid: Paid,
 }
 
 /// What a number stands for.

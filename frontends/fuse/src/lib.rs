@@ -26,6 +26,7 @@
 #![warn(missing_debug_implementations)]
 
 mod below;
+mod budget;
 mod device;
 mod errors;
 mod file;
@@ -48,6 +49,7 @@ mod place;
 mod reference;
 mod resident;
 mod space;
+mod tidying;
 mod told;
 mod uncached;
 mod wire;
@@ -68,6 +70,7 @@ use rustix::io::retry_on_intr;
 use zerocopy::IntoBytes;
 
 use below::Below;
+use budget::Budget;
 use device::{Device, Nothing};
 use files::Chooser;
 use fs::{Fs, Shown};
@@ -76,6 +79,7 @@ use mounting::Mounted;
 #[doc(hidden)]
 pub use options::Reference;
 pub use options::{Coherence, MountOptions};
+use tidying::Tidier;
 use wire::{InHeader, InitIn, InitOut, Opcode, Reader, init};
 use worker::{Counts, REQUEST_HEAD_BYTES_MAX, Worker};
 
@@ -95,6 +99,12 @@ pub struct MountStat {
     pub unwritten_files: usize,
     /// Their unwritten bytes.
     pub unwritten_bytes: u64,
+    /// Descriptors of the process that its mounts keep open, and how many they may.
+    pub descriptors: usize,
+    /// The most descriptors that the mounts of the process may keep open.
+    pub descriptors_max: usize,
+    /// Opens that were refused with ENFILE: their users had too many files open.
+    pub refused: u64,
     /// Files whose pages are kept under a lease.
     pub leases: usize,
     /// Leases that other programs have broken.
@@ -114,6 +124,10 @@ impl MountStat {
             files: self.files + other.files,
             unwritten_files: self.unwritten_files + other.unwritten_files,
             unwritten_bytes: self.unwritten_bytes + other.unwritten_bytes,
+            // They share these.
+            descriptors: self.descriptors,
+            descriptors_max: self.descriptors_max,
+            refused: self.refused.max(other.refused),
             leases: self.leases + other.leases,
             lease_breaks: self.lease_breaks + other.lease_breaks,
             requests: self.requests + other.requests,
@@ -135,6 +149,8 @@ pub struct Mount {
     /// The file systems below the source, each a mount of its own, those above before those below
     /// them.
     below: Vec<Mount>,
+    /// Of this mount and those below it.
+    tidier: Option<Tidier>,
 }
 
 /// The number of threads that still serve, and a way to wait for none.
@@ -194,6 +210,7 @@ impl Mount {
         // Before the mount, which may cover them.
         let is_root = rustix::process::geteuid().is_root();
         let below = if is_root { below::find(&path, &root) } else { Vec::new() };
+        let budget = options.descriptors_max.map_or_else(Budget::of_process, Budget::new);
         let options = &options.divided(1 + below.len());
         let choose: Arc<Chooser> = Arc::new(choose);
         let shown = |root: OwnedFd, source: &OwnedFd| {
@@ -202,19 +219,22 @@ impl Mount {
         };
         let again = rustix::io::fcntl_dupfd_cloexec(&root, 0).map_err(|errno| errno.to_string())?;
         let first = shown(again, &root)?;
-        let mut mount = Mount::start_one(&cache, (first, source), (target, None), options, choose.clone())?;
+        let server = (&cache, &budget);
+        let mut mount = Mount::start_one(server, (first, source), (target, None), options, choose.clone())?;
         let options = &options.of_one_below();
         for Below { root: lower, path: place } in below {
             let (source, target) = (source.join(&place), target.join(&place));
             let started = shown(lower, &root).and_then(|shown| {
                 let at = mount.open_below(&place)?;
-                Mount::start_one(&cache, (shown, &source), (&target, Some(&at)), options, choose.clone())
+                Mount::start_one(server, (shown, &source), (&target, Some(&at)), options, choose.clone())
             });
             match started {
                 Ok(below) => mount.below.push(below),
                 Err(why) => log::warn!("{} gets no mount of its own: {why}", source.display()),
             }
         }
+        let all = std::iter::once(&mount).chain(&mount.below).map(|mount| &mount.fs);
+        mount.tidier = Some(Tidier::start(all, options.idle_max)?);
         Ok(mount)
     }
 
@@ -229,15 +249,16 @@ impl Mount {
     /// Mounts one file system. `at` is the directory at the path of `target`, if that must not be
     /// looked up.
     fn start_one(
-        cache: &Cache,
+        (cache, budget): (&Cache, &Arc<Budget>),
         (shown, source): (Shown, &Path),
         (target, at): (&Path, Option<&OwnedFd>),
         options: &MountOptions,
         choose: Arc<Chooser>,
     ) -> Result<Mount, String> {
         let name = lower::path_of(&shown.root).unwrap_or_else(|_| PathBuf::from(source));
-        let fs = Fs::new(cache, shown, options.clone(), choose);
+        let fs = Fs::new(cache, shown, options.clone(), choose, budget);
         let fs = Arc::new(fs.map_err(|errno| format!("{}: {errno}", source.display()))?);
+        fs.keep_for_others();
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
         let (device, mounted) = mounting::mount(&name, (target, at), options)?;
         let mount = Mount {
@@ -248,6 +269,7 @@ impl Mount {
             counts: OnceLock::new(),
             running: Arc::default(),
             below: Vec::new(),
+            tidier: None,
         };
         match mount.begin(device, cache, at.is_some()) {
             Ok(()) => Ok(mount),
@@ -333,6 +355,7 @@ impl Mount {
 
     fn stat_of_one(&self) -> MountStat {
         let (unwritten_files, unwritten_bytes) = self.fs.files.unwritten();
+        let (descriptors_max, descriptors) = self.fs.budget.max_and_used();
         let counts = self.counts.get().map(Vec::as_slice).unwrap_or_default();
         let sum = |of: fn(&Counts) -> &AtomicU64| counts.iter().map(|one| of(one).load(Relaxed)).sum();
         let leases = self.fs.files.leases();
@@ -341,6 +364,9 @@ impl Mount {
             files: self.fs.files.count(),
             unwritten_files,
             unwritten_bytes,
+            descriptors,
+            descriptors_max,
+            refused: self.fs.budget.refused() + self.fs.files.kept().refused(),
             leases: leases.map_or(0, |leases| leases.count()),
             lease_breaks: leases.map_or(0, |leases| leases.breaks()),
             requests: sum(|one| &one.requests),
@@ -398,6 +424,7 @@ impl Mount {
         for thread in threads {
             let _ = thread.join();
         }
+        self.tidier.iter().for_each(Tidier::end);
         let mut failed = self.fs.files.close_everything();
         self.fs.files.leases().iter().for_each(|leases| leases.end());
         if let Err(errno) = self.fs.sync_lower() {

@@ -14,6 +14,7 @@ use octavo::{Cache, Charge};
 use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
+use crate::budget::Budget;
 use crate::errors::errno_of;
 use crate::lower::{self, Key};
 use crate::place::{Handle, PLACE_BYTES, Place, Places, handle_of};
@@ -88,14 +89,22 @@ impl Nodes {
     /// The kernel is asked to forget some if there are more than `nodes_max`.
     ///
     /// # Errors
-    /// ENOMEM.
+    /// ENOMEM, ENFILE.
     pub fn new(
         root: OwnedFd,
         stat: &Statx,
         cache: &Cache,
         (nodes_max, open_max): (usize, usize),
+        budget: Arc<Budget>,
     ) -> Result<Nodes, Errno> {
-        let places = Places::new(&root, stat, open_max);
+        // The rest is for files that are kept, and for requests.
+        let affordable = (cache.stat().buffers_max_bytes / 8 * 3 / NODE_BYTES) as usize;
+        let mut nodes_max = nodes_max.min(affordable.max(2 * STEP));
+        let places = Places::new(&root, stat, open_max, budget.clone());
+        if places.keep_all() {
+            // D6: before they are refused.
+            nodes_max = nodes_max.min(budget.max_and_used().0 / 8 * 3);
+        }
         let charge = cache.charge(STEP as u64 * NODE_BYTES, "the table of known files");
         let charge = Mutex::new(charge.map_err(|error| errno_of(&error))?);
         let (table, next) = (RwLock::default(), AtomicU64::new(ROOT));
@@ -155,10 +164,13 @@ impl Nodes {
     /// Counts a lookup of an open file. Makes its node if it has none.
     ///
     /// # Errors
-    /// ENOMEM if `memory_max` leaves no room for it.
+    /// ENOMEM if `memory_max` leaves no room for it, ENFILE (D6).
     pub fn enter(&self, stat: &Statx, file: OwnedFd) -> Result<Arc<Node>, Errno> {
         let key = Key::of(stat);
-        let is_it = |node: &Node| node.place.handle().is_none_or(|known| handle_of(&file, c"") == Ok(known));
+        // Without the lock: it may wait for the lower file system.
+        let place = self.places.place(file, stat)?;
+        let at = place.at()?;
+        let is_it = |node: &Node| node.place.handle().is_none_or(|known| handle_of(&at, c"") == Ok(known));
         let mut table = self.exclusive();
         if let Some(node) = table.by_key.get(&key).filter(|node| is_it(node)) {
             node.lookups.fetch_add(1, Relaxed);
@@ -167,7 +179,6 @@ impl Nodes {
         self.charge_for(table.by_id.len() + 1)?;
         let id = self.next.fetch_add(1, Relaxed);
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
-        let place = self.places.place(file, stat);
         let node = Arc::new(Node { id, key, kind, place, lookups: AtomicU64::new(1) });
         table.by_id.insert(id, node.clone());
         table.by_key.insert(key, node.clone());
@@ -194,6 +205,11 @@ impl Nodes {
         }
         log::warn!("cannot know {count} files: {error}");
         Err(errno_of(&error))
+    }
+
+    /// Takes the descriptor of a node that can do without (D4). Returns whether there was one.
+    pub fn give_back_place(&self) -> bool {
+        self.places.give_back()
     }
 
     /// Notes that the kernel cannot be asked to forget nodes.

@@ -59,9 +59,11 @@ pub struct MountOptions {
     /// Threads. Default: one for each processor, at least 2 and at most 16.
     pub threads: usize,
     /// Most files whose pages are kept. Each takes two descriptors. With [`Coherence::Lease`] it
-    /// takes three, and one more for each time that it is open for writing. Default: an eighth of
-    /// the process's descriptors.
+    /// takes three, and one more for each time that it is open for writing. Half of the cache's
+    /// `buffers_max`, and the process's descriptors, are limits, too. Default: 1 << 24.
     pub files_max: usize,
+    /// How long a file's pages are kept after its last close. Default: an hour.
+    pub idle_max: Duration,
     /// Most files without users whose bytes could not be written back and are kept to be tried
     /// again. At this limit, writes to further files fail with the error of these. Each
     /// takes two descriptors. Default: a sixteenth of the process's descriptors.
@@ -79,6 +81,9 @@ pub struct MountOptions {
     /// The most bytes that one request moves. Each thread has a buffer for them.
     #[doc(hidden)]
     pub transfer_bytes_max: usize,
+    /// For tests: the descriptors that the mount may keep open, in place of the process's.
+    #[doc(hidden)]
+    pub descriptors_max: Option<usize>,
     /// For benchmarks: reads are answered without the cache.
     #[doc(hidden)]
     pub reference: Option<Reference>,
@@ -98,12 +103,14 @@ impl Default for MountOptions {
             coherence: Coherence::default(),
             valid: None,
             threads,
-            files_max: (descriptors / 8).max(16) as usize,
+            files_max: 1 << 24,
+            idle_max: HOUR,
             unwritten_max: (descriptors / 16).max(16) as usize,
             nodes_max: 1 << 20,
             places_max: (descriptors / 4).max(16) as usize,
             direct: true,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
+            descriptors_max: None,
             reference: None,
         }
     }

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 
+use crate::budget::{Budget, Paid, Stuck};
+
 /// The longest handle of the kernel (`MAX_HANDLE_SZ`).
 const HANDLE_BYTES_MAX: usize = 128;
 
@@ -66,12 +68,14 @@ pub struct Places {
     /// The places that have a descriptor and can do without, those that got it first in front.
     kept: Mutex<VecDeque<Weak<Shared>>>,
     kept_max: usize,
+    /// The process's descriptors.
+    budget: Arc<Budget>,
 }
 
 impl Places {
     /// Keeps at most `kept_max` descriptors, if the root's file system and the process's rights
     /// allow that.
-    pub fn new(root: &OwnedFd, stat: &Statx, kept_max: usize) -> Arc<Places> {
+    pub fn new(root: &OwnedFd, stat: &Statx, kept_max: usize, budget: Arc<Budget>) -> Arc<Places> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mount = crate::lower::open_again(root, flags).map(|mount| (mount, stat.stx_mnt_id));
         let mount = mount.ok().filter(|(mount, _)| {
@@ -80,23 +84,53 @@ impl Places {
         if mount.is_none() {
             log::debug!("files cannot be opened by handle: each known file keeps a descriptor");
         }
-        Arc::new(Places { mount, kept: Mutex::default(), kept_max })
+        Arc::new(Places { mount, kept: Mutex::default(), kept_max, budget })
+    }
+
+    /// Whether each known file keeps a descriptor of its own.
+    pub fn keep_all(&self) -> bool {
+        self.mount.is_none()
     }
 
     /// Makes the place of an open file.
-    pub fn place(self: &Arc<Places>, file: OwnedFd, stat: &Statx) -> Place {
-        let state = State { file: Some(Arc::new(file)), handle: None };
+    ///
+    /// # Errors
+    /// ENFILE if the place must keep the descriptor, and too many do (D6).
+    pub fn place(self: &Arc<Places>, file: OwnedFd, stat: &Statx) -> Result<Place, Errno> {
+        let has_handle = self.mount.as_ref().is_some_and(|(_, id)| *id == stat.stx_mnt_id);
+        let stuck = (!has_handle).then(|| self.budget.take_for_stuck()).transpose()?;
+        let state = State { file: Some(Arc::new(file)), paid: None, _stuck: stuck, handle: None };
         let shared = Shared { state: Mutex::new(state), was_used: AtomicBool::new(false) };
         let place = Place { places: self.clone(), shared: Arc::new(shared) };
-        if self.mount.as_ref().is_some_and(|(_, id)| *id == stat.stx_mnt_id) {
+        if has_handle {
             self.keep(&place.shared);
         }
-        place
+        Ok(place)
+    }
+
+    /// Takes the descriptor of the place that got it first (D4). Returns whether there was one.
+    pub fn give_back(&self) -> bool {
+        loop {
+            let Some(first) = lock(&self.kept).pop_front() else { return false };
+            // None: its node was forgotten.
+            let Some(first) = first.upgrade() else { continue };
+            first.shelve();
+            return true;
+        }
     }
 
     /// Notes that a place has a descriptor, and takes the descriptor of another if there are too
     /// many: of the first that was not used since it was last considered.
     fn keep(&self, shared: &Arc<Shared>) {
+        let mut paid = self.budget.take_for_known();
+        if paid.is_none() && self.give_back() {
+            paid = self.budget.take_for_known();
+        }
+        if paid.is_none() {
+            // Those in use have the descriptors.
+            return shared.shelve();
+        }
+        lock(&shared.state).paid = paid;
         let mut kept = lock(&self.kept);
         kept.push_back(Arc::downgrade(shared));
         let mut chances = CHANCES;
@@ -157,6 +191,9 @@ struct Shared {
 struct State {
     /// With `O_PATH`.
     file: Option<Arc<OwnedFd>>,
+    /// For the descriptor, if it can be given back, and if not.
+    paid: Option<Paid>,
+    _stuck: Option<Stuck>,
     handle: Option<Handle>,
 }
 
@@ -173,6 +210,7 @@ impl Shared {
             }
         }
         state.file = None;
+        state.paid = None;
     }
 }
 
@@ -229,7 +267,7 @@ mod tests {
         };
         let root = open(&folder);
         let stat = crate::lower::stat(&root).unwrap();
-        let places = Places::new(&root, &stat, 10);
+        let places = Places::new(&root, &stat, 10, Budget::new(1000));
         if places.mount.is_none() {
             println!("SKIPPED: opening by handle needs root, and a file system that has handles");
             return;
@@ -241,7 +279,7 @@ mod tests {
                 std::fs::write(&path, "").unwrap();
                 let file = open(&path);
                 let stat = crate::lower::stat(&file).unwrap();
-                (places.place(file, &stat), stat.stx_ino)
+                (places.place(file, &stat).unwrap(), stat.stx_ino)
             })
             .collect();
         let has_descriptor = |place: &Place| place.handle().is_none();
@@ -261,7 +299,7 @@ mod tests {
         let path = folder.join("0");
         let file = open(&path);
         let stat = crate::lower::stat(&file).unwrap();
-        let gone = places.place(file, &stat);
+        let gone = places.place(file, &stat).unwrap();
         gone.shared.shelve();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "another").unwrap();

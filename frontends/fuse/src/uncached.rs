@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::budget::{Kind, Paid};
 use crate::file::{Access, File};
 use crate::files::Files;
 use crate::leases::{Leased, Pages};
@@ -36,6 +37,8 @@ impl Pages for File {
 pub struct Writer {
     file: Arc<File>,
     lower: Option<OwnedFd>,
+    /// For the descriptor (D2).
+    _paid: Paid,
 }
 
 impl Writer {
@@ -43,8 +46,8 @@ impl Writer {
     ///
     /// # Errors
     /// Those of the lower file system.
-    pub fn new(file: &Arc<File>, node: &Node, created: Option<OwnedFd>) -> Result<Writer, Errno> {
-        let mut writer = Writer { file: file.clone(), lower: created };
+    pub fn new(file: &Arc<File>, node: &Node, created: Option<OwnedFd>, paid: Paid) -> Result<Writer, Errno> {
+        let mut writer = Writer { file: file.clone(), lower: created, _paid: paid };
         if let Some(lease) = file.lease() {
             lease.add_writer(file);
         }
@@ -106,10 +109,11 @@ pub fn open(
     created: Option<OwnedFd>,
 ) -> Result<(Arc<File>, Option<Writer>), Errno> {
     // The cache only reads, so that its own descriptors prevent no lease.
-    let file = match (files.open(node, Access::default()), &created) {
+    let user = access.user;
+    let file = match (files.open(node, Access::reads(user)), &created) {
         // The server may write its new file, but not read it. It gets no lease.
         (Err(Errno::ACCESS), Some(created)) => {
-            files.open_created(node, rustix::io::fcntl_dupfd_cloexec(created, 0)?)?
+            files.open_created(node, access, rustix::io::fcntl_dupfd_cloexec(created, 0)?)?
         }
         (file, _) => file?,
     };
@@ -117,9 +121,11 @@ pub fn open(
         file.lease().iter().for_each(|lease| lease.try_take(&file, node, true));
         return Ok((file, None));
     }
-    match Writer::new(&file, node, created) {
+    let paid = files.budget().take(user, 1, Kind::File);
+    match paid.and_then(|paid| Writer::new(&file, node, created, paid)) {
         Ok(writer) => Ok((file, Some(writer))),
         Err(errno) => {
+            file.shared.close(user);
             files.close(node);
             Err(errno)
         }

@@ -116,7 +116,7 @@ impl FileStore {
             numbers,
             identity,
             path,
-            gate: Gate::default(),
+            gate: Gate::of_len(if is_device { u64::MAX } else { metadata.len() }),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             length: Mutex::new(()),
@@ -130,7 +130,7 @@ impl FileStore {
                 .map_err(|e| failed("cannot read the device's block size (BLKSSZGET)", e.into()))?;
         }
         if options.direct {
-            store.go_direct(name, options);
+            store.go_direct(name, options)?;
         }
         Ok(store)
     }
@@ -149,17 +149,26 @@ impl FileStore {
     }
 
     /// Opens the direct descriptor if the file system has direct I/O in blocks of at most 4096
-    /// bytes. Otherwise the store stays buffered, with a warning in the log.
-    fn go_direct(&mut self, name: &Path, options: &OpenOptions) {
+    /// bytes. Otherwise the store stays buffered, with a warning in the log. For want of a
+    /// descriptor or of memory it does not: its bytes would be in memory that no limit counts.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE and ENOMEM.
+    fn go_direct(&mut self, name: &Path, options: &OpenOptions) -> Result<(), OpenError> {
+        const SHORT: [i32; 3] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
         let buffered_because = |why: &str| {
             let name = name.display();
             log::warn!(
                 "{name}: {why}: the store is buffered, its I/O passes through the kernel's page cache"
             );
+            Ok(())
         };
         let link = link_of(&self.main);
         let direct = match open_with(self.path.as_ref().unwrap_or(&link), options, libc::O_DIRECT) {
             Ok(direct) => direct,
+            Err(error) if error.raw_os_error().is_some_and(|number| SHORT.contains(&number)) => {
+                return Err(refusal(name, "cannot open it with O_DIRECT", error));
+            }
             Err(error) => return buffered_because(&format!("it cannot be opened with O_DIRECT ({error})")),
         };
         if !is_same_file(&direct, &self.main) {
@@ -189,6 +198,7 @@ impl FileStore {
         // The advice may fail: it only saves the kernel from reading ahead.
         let _ = fadvise(&self.main, 0, None, Advice::Random);
         self.tail = Some(std::mem::replace(&mut self.main, direct));
+        Ok(())
     }
 
     pub(crate) fn identity(&self) -> Identity {

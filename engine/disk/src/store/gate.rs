@@ -37,6 +37,10 @@ use crate::sync::{
 /// cache line.
 const SHARDS: usize = 16;
 
+/// A store shorter than this when it is opened has one counter: many such stores may be open, and
+/// each has few I/Os.
+const SHARDED_FROM_BYTES: u64 = 64 << 20;
+
 /// The sleep of a change between two rounds of driving the rings (L3). Only a change of length that
 /// meets I/O in flight pays it.
 const DRIVE_INTERVAL: Duration = Duration::from_millis(1);
@@ -47,9 +51,30 @@ struct Shard {
     inside: AtomicUsize,
 }
 
+/// The counters of a gate, which stay the same for its life.
+enum Shards {
+    One(AtomicUsize),
+    Many(Box<[Shard; SHARDS]>),
+}
+
+impl Default for Shards {
+    fn default() -> Shards {
+        Shards::Many(Box::default())
+    }
+}
+
+impl Shards {
+    fn inside(&self, shard: u8) -> &AtomicUsize {
+        match self {
+            Shards::One(inside) => inside,
+            Shards::Many(shards) => &shards[shard as usize].inside,
+        }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Gate {
-    shards: [Shard; SHARDS],
+    shards: Shards,
     closed: AtomicBool,
     /// Held throughout a change, so that there is only one change at a time.
     changing: Mutex<()>,
@@ -64,6 +89,15 @@ pub(crate) struct Closed<'a> {
 }
 
 impl Gate {
+    /// Returns the gate of a store of this length.
+    pub(crate) fn of_len(len_bytes: u64) -> Gate {
+        let mut gate = Gate::default();
+        if len_bytes < SHARDED_FROM_BYTES {
+            gate.shards = Shards::One(AtomicUsize::new(0));
+        }
+        gate
+    }
+
     pub(crate) fn shard_of(ring_id: u64) -> u8 {
         (ring_id % SHARDS as u64) as u8
     }
@@ -86,7 +120,7 @@ impl Gate {
         loop {
             // SeqCst: pairs with `close`, which stores `closed` and then reads the counters. At
             // least one of the two threads sees the other's store.
-            self.shards[shard as usize].inside.fetch_add(1, Ordering::SeqCst);
+            self.shards.inside(shard).fetch_add(1, Ordering::SeqCst);
             if !self.closed.load(Ordering::SeqCst) {
                 return;
             }
@@ -102,7 +136,7 @@ impl Gate {
     pub(crate) fn leave(&self, shard: u8) {
         // SeqCst: as in `enter`. Everything that the I/O did happens before a change that reads
         // zero from this counter.
-        self.shards[shard as usize].inside.fetch_sub(1, Ordering::SeqCst);
+        self.shards.inside(shard).fetch_sub(1, Ordering::SeqCst);
         if self.closed.load(Ordering::SeqCst) {
             let _guard = lock(&self.sleep);
             self.moved.notify_all();
@@ -128,7 +162,10 @@ impl Gate {
     }
 
     fn is_occupied(&self) -> bool {
-        self.shards.iter().any(|shard| shard.inside.load(Ordering::SeqCst) > 0)
+        match &self.shards {
+            Shards::One(inside) => inside.load(Ordering::SeqCst) > 0,
+            Shards::Many(shards) => shards.iter().any(|shard| shard.inside.load(Ordering::SeqCst) > 0),
+        }
     }
 }
 

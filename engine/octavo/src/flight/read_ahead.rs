@@ -35,8 +35,10 @@ impl PartitionInner {
 /// stream will probably want next, and the rest of their units.
 pub(crate) fn wanted_next(object: &ObjectInner, pages: Range<PageIndex>) -> Option<Ahead> {
     let partition = &*object.partition;
+    // Nothing follows a read of all pages. The streams of many small files would only take memory.
+    let is_whole = pages.start.0 == 0 && pages.end.0 * partition.page_bytes() as u64 >= object.len_bytes();
     let stream = || object.streams.missed(pages.clone(), || partition.window_pages());
-    let ahead = partition.reads_ahead().then(stream).flatten();
+    let ahead = (partition.reads_ahead() && !is_whole).then(stream).flatten();
     // A unit must not empty a tiny partition.
     let unit = object.unit_pages;
     if unit < 2 || unit > partition.table.slots_count() / 8 || object.streams.is_random() {

@@ -57,7 +57,8 @@ pub(crate) struct Streams {
     mode: AtomicU32,
     /// The markers of the streams, `NO_PAGE` if there is none. Changed under the lock.
     markers: [AtomicU64; STREAMS],
-    known: Mutex<Known>,
+    /// `None` until the first miss that may have a successor: small files have none.
+    known: Mutex<Option<Box<Known>>>,
 }
 
 #[derive(Default)]
@@ -98,7 +99,7 @@ impl Streams {
         Streams {
             mode: AtomicU32::new(Advice::Normal as u32),
             markers: [const { AtomicU64::new(NO_PAGE) }; STREAMS],
-            known: Mutex::new(Known::default()),
+            known: Mutex::new(None),
         }
     }
 
@@ -131,7 +132,8 @@ impl Streams {
         if self.is_advised(Advice::Random) {
             return None;
         }
-        let known = &mut *lock(&self.known);
+        let mut known = lock(&self.known);
+        let known = known.get_or_insert_default();
         known.clock += 1;
         let clock = known.clock;
         // 1. Find the stream that expects this miss, or else a single miss that this one may
@@ -184,7 +186,8 @@ impl Streams {
         if self.is_advised(Advice::Random) {
             return None;
         }
-        let known = &mut *lock(&self.known);
+        let mut known = lock(&self.known);
+        let known = known.as_mut()?;
         let at = self.marked(pages)?;
         known.clock += 1;
         let stream = &mut known.streams[at];

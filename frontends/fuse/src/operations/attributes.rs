@@ -2,6 +2,7 @@
 
 use rustix::fs::{Statx, Timespec, UTIME_NOW};
 use rustix::io::Errno;
+use rustix::process::RawUid;
 
 use super::request::{Request, put};
 use crate::file::Access;
@@ -68,7 +69,7 @@ impl Fs {
             let open = has(set::FH).then(|| self.handles.file(wanted.fh)).transpose()?;
             match open.as_deref().and_then(|open| open.writer.as_ref()) {
                 Some(writer) => writer.set_len_bytes(wanted.size)?,
-                None => self.set_len(&node, wanted.size)?,
+                None => self.set_len(&node, wanted.size, request.head.uid)?,
             }
         }
         if has(set::KILL_SUIDGID) {
@@ -92,14 +93,15 @@ impl Fs {
         Ok(())
     }
 
-    /// Changes the length of a file, in the cache if it is there.
-    pub(super) fn set_len(&self, node: &Node, len: u64) -> Result<(), Errno> {
-        let (file, writer) = self.open_file(node, Access::WRITE, None)?;
+    /// Changes the length of a file for a user, in the cache if it is there.
+    pub(super) fn set_len(&self, node: &Node, len: u64, user: RawUid) -> Result<(), Errno> {
+        let (file, writer) = self.open_file(node, Access::writes(user), None)?;
         let set = match (writer, len) {
             (Some(writer), len) => writer.set_len_bytes(len),
-            (None, 0) => self.files.empty(&file, node),
+            (None, 0) => self.files.empty(&file, node, user),
             (None, len) => file.set_len_bytes(len),
         };
+        file.shared.close(user);
         self.files.close(node);
         set
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use octavo::CacheMode;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
+use rustix::process::RawUid;
 
 use super::names::set_mask;
 use super::request::{Request, put};
@@ -118,7 +119,7 @@ impl Fs {
             return uncached::open(&self.files, node, access, created);
         }
         let file = match created {
-            Some(created) => self.files.open_created(node, created),
+            Some(created) => self.files.open_created(node, access, created),
             None => self.files.open(node, access),
         };
         Ok((file?, None))
@@ -129,7 +130,7 @@ impl Fs {
         &self,
         node: Arc<Node>,
         (file, writer): (Arc<File>, Option<Writer>),
-        flags: OFlags,
+        (flags, user): (OFlags, RawUid),
     ) -> OpenOut {
         let (seen, may_tell) = file.open_handle();
         // Only then does a close have errors to tell: those of write-backs.
@@ -143,6 +144,7 @@ impl Fs {
             appends: flags.contains(OFlags::APPEND),
             is_durable: flags.intersects(OFlags::SYNC | OFlags::DSYNC),
             seen: AtomicU64::new(seen),
+            user,
         };
         let fh = self.handles.add(Handle::File(Arc::new(handle)));
         OpenOut { fh, open_flags: open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES | noflush, backing_id: 0 }
@@ -156,9 +158,10 @@ impl Fs {
         if for_writing && self.options.read_only {
             return Err(Errno::ROFS);
         }
-        let access = Access { writes: for_writing, appends: flags.contains(OFlags::APPEND) };
+        let user = request.head.uid;
+        let access = Access { writes: for_writing, appends: flags.contains(OFlags::APPEND), user };
         let file = self.open_file(&node, access, None)?;
-        put(out, &self.add_handle(node, file, flags));
+        put(out, &self.add_handle(node, file, (flags, user)));
         Ok(())
     }
 
@@ -186,7 +189,8 @@ impl Fs {
             made => made?,
         };
         let (node, stat) = self.enter(lower::open_again(&created, OFlags::PATH)?)?;
-        let file = match self.open_file(&node, Access::WRITE, Some(created)) {
+        let user = request.head.uid;
+        let file = match self.open_file(&node, Access::writes(user), Some(created)) {
             Ok(file) => file,
             Err(errno) => {
                 self.nodes.forget(node.id, 1);
@@ -194,7 +198,7 @@ impl Fs {
             }
         };
         put(out, &self.entry(&node, &stat));
-        put(out, &self.add_handle(node, file, flags));
+        put(out, &self.add_handle(node, file, (flags, user)));
         Ok(())
     }
 

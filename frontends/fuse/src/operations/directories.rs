@@ -8,6 +8,7 @@ use rustix::fs::{FileType, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use super::request::{Request, put};
+use crate::budget::Kind;
 use crate::fs::Fs;
 use crate::handles::{Directory, Handle};
 use crate::lower;
@@ -39,8 +40,9 @@ impl Fs {
     pub(super) fn opendir(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
         let node = self.nodes.get(request.head.nodeid)?;
         let OpenIn { .. } = request.body.take()?;
+        let paid = self.budget.take(request.head.uid, 1, Kind::Directory)?;
         let lower = lower::open_again(node.place.at()?, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let directory = Arc::new(Directory { node, lower, position: Mutex::default() });
+        let directory = Arc::new(Directory { node, lower, position: Mutex::default(), _paid: paid });
         let fh = self.handles.add(Handle::Directory(directory));
         put(out, &OpenOut { fh, open_flags: 0, backing_id: 0 });
         Ok(())

@@ -4,6 +4,7 @@ mod attributes;
 mod below;
 mod calls;
 mod contents;
+mod crowded;
 mod full;
 mod killed;
 mod leases;

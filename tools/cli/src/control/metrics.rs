@@ -159,13 +159,18 @@ fn mounts(encoder: &mut DescriptorEncoder<'_>, mounts: &[MountReport]) -> Result
         return Ok(());
     }
     type Of = fn(&MountReport) -> u64;
-    let figures: [(&str, &str, Of); 5] = [
+    let figures: [(&str, &str, Of); 8] = [
         ("mount_nodes", "Files and directories that the kernel knows", |mount| mount.nodes),
         ("mount_files", "Files whose pages are kept", |mount| mount.files),
         ("mount_unwritten_files", "Files whose bytes could not be written back yet", |mount| {
             mount.unwritten_files
         }),
         ("mount_unwritten_bytes", "Bytes that could not be written back yet", |mount| mount.unwritten_bytes),
+        ("mount_descriptors", "Descriptors that all mounts keep open", |mount| mount.descriptors),
+        ("mount_descriptors_max", "Descriptors that all mounts may keep open", |mount| mount.descriptors_max),
+        ("mount_refused", "Opens that were refused: their users had too many files open", |mount| {
+            mount.refused
+        }),
         ("mount_mounted", "0 if someone has unmounted the directory", |mount| u64::from(mount.is_mounted)),
     ];
     for (name, what, figure) in figures {

@@ -77,6 +77,11 @@ pub struct MountReport {
     /// Files whose bytes could not be written back yet, and how many bytes these are.
     pub unwritten_files: u64,
     pub unwritten_bytes: u64,
+    /// Descriptors that all mounts of the server keep open, and how many they may.
+    pub descriptors: u64,
+    pub descriptors_max: u64,
+    /// Opens that failed with ENFILE.
+    pub refused: u64,
 }
 
 /// The memory that all partitions share.

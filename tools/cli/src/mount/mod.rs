@@ -66,6 +66,7 @@ Options of -o (as in fstab; separated by commas):
   noexec                  run no programs
   threads=N               [default: one for each processor, 2 to 16]
   files_max=N             files whose pages are kept, open or not
+                          [default: as many as memory_max has room for]
   nodes_max=N             files and directories that the kernel may know at a time
   log=FILE                where the log goes with --daemon, up to 1 MiB and then to FILE.1
                           [default: mount-PATH.log in the state directory]
@@ -257,9 +258,11 @@ fn serve(
     ready: impl FnOnce(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
     crate::heap::bound();
+    crate::heap::keep_trimmed();
     let failed = |error: octavo::Error| Error::failed(error.to_string());
     let cache = Cache::new(CacheConfig {
         memory_max_bytes: options.memory_max_bytes,
+        buffers_max_bytes: Some(buffers_max(options.memory_max_bytes)),
         pressure: Some(octavo::pressure::PressureSource::linux()),
         ..CacheConfig::default()
     });
@@ -319,6 +322,14 @@ fn serve(
     }
     drain::close(&cache);
     told
+}
+
+/// The part of `memory_max` that buffers and the tables of files may take: a quarter, because the
+/// files of a mount are many and small. Pages have what they do not need.
+fn buffers_max(memory_max_bytes: u64) -> u64 {
+    const LEAST: u64 = 7 << 18;
+    const MOST: u64 = 1 << 30;
+    (memory_max_bytes / 4).clamp(LEAST, MOST)
 }
 
 /// What is mounted where, and how, in a line.

@@ -121,6 +121,9 @@ pub fn run(
     // First: from here on, a signal ends the server, whatever hangs. A check has nothing to end.
     let stop = if arguments.check { None } else { Some(Stop::start(Some(hang_up))?) };
     logger::queue()?;
+    if stop.is_some() {
+        crate::heap::keep_trimmed();
+    }
     // Again after the configuration is read: reading it can log, too.
     logger::change(log.of_server(&arguments.log, &Wishes::default()));
     logger::take_panics();

@@ -95,6 +95,9 @@ impl Mounts {
                 files: stat.files as u64,
                 unwritten_files: stat.unwritten_files as u64,
                 unwritten_bytes: stat.unwritten_bytes,
+                descriptors: stat.descriptors as u64,
+                descriptors_max: stat.descriptors_max as u64,
+                refused: stat.refused,
             }
         };
         list.iter().map(report).collect()
