@@ -29,30 +29,32 @@
 //!   half of these, which its users share as they share descriptors (D5). If others have taken the
 //!   buffers, idle files are closed; files that programs have open then go without a charge.
 
+mod objects;
+
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File as LowerFile;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use octavo::disk::{OpenOptions, Store};
+use objects::Made;
 use octavo::{Cache, CacheMode, Charge, Object, Partition};
-use rustix::fs::{FileType, OFlags, Statx};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::process::RawUid;
 
 use crate::budget::{Budget, Kind, Shared};
-use crate::errors::{errno_of, errno_of_open};
+use crate::errors::errno_of;
 use crate::file::{Access, File};
 use crate::labels::Opened;
 use crate::leases::Leases;
 use crate::lock::lock;
-use crate::lower::{self, Key, Stamp};
+use crate::lower::{self, Key};
 use crate::nodes::Node;
 use crate::options::MountOptions;
 use crate::space::Promise;
+
 /// Chooses the partition of a file.
 pub type Chooser = dyn Fn(&Opened<'_>) -> Option<Partition> + Send + Sync;
 
@@ -92,15 +94,6 @@ struct State {
     unwritten: Option<u64>,
     /// It has left the table, or is about to.
     is_closed: bool,
-}
-
-/// A new object, and its file.
-struct Made {
-    object: Object,
-    /// Below the source.
-    path: PathBuf,
-    stamp: Stamp,
-    promise: Promise,
 }
 
 /// The memory of a file with its object and its store, in bytes, about, without its path.
@@ -418,56 +411,6 @@ impl Files {
         self.take_out(&mut state);
         lock(&self.table).remove(entry.file.key);
         self.charge();
-    }
-
-    fn make_object(&self, node: &Node, access: Access, created: Option<OwnedFd>) -> Result<Made, Errno> {
-        let place = node.place.at()?;
-        // A descriptor that may write would keep the file from being executed below.
-        let flags = if access.writes { OFlags::RDWR } else { OFlags::RDONLY };
-        let lower = created.map_or_else(|| lower::open_again(&place, flags), Ok)?;
-        let stat = lower::stat(&lower)?;
-        let path = match lower::path_of(&place) {
-            // The kernel does not tell longer paths.
-            Err(Errno::NAMETOOLONG) => PathBuf::new(),
-            path => path?,
-        };
-        let path = path.strip_prefix(&self.root).unwrap_or(&path);
-        let opened = Opened::new(path, place.as_fd(), &self.root_file);
-        let partition = (self.chooser)(&opened).ok_or(Errno::NOMEM)?;
-        let name = octavo::display_name(&path.to_string_lossy());
-        // F4.
-        let grows = access.writes && (stat.stx_size == 0 || access.appends);
-        let (read_only, direct) = (!access.writes, self.direct && !grows);
-        let options = OpenOptions { read_only, direct, lock: false, create_len_bytes: None };
-        let store = Store::from_file(&name, LowerFile::from(lower), &options).map_err(|error| {
-            log::warn!("{name}: {error}");
-            errno_of_open(&error)
-        })?;
-        let object = partition.open(store, &name).map_err(|error| {
-            log::warn!("{name}: {error}");
-            Errno::NFILE
-        })?;
-        let writes_back = object.cache_mode() == CacheMode::Writeback && self.leases.is_none();
-        let promise =
-            if access.writes && writes_back { self.promise_of(&place, &stat) } else { Promise::NotNeeded };
-        // A file that has bytes: others have nothing to read.
-        if let Some(advice) = (stat.stx_size > 0).then(|| opened.advice()).flatten() {
-            // It fails for a file of which the cache has no room.
-            let _ = object.advise(0, object.len_bytes(), advice);
-        }
-        Ok(Made { object, path: path.to_owned(), stamp: Stamp::of(&stat), promise })
-    }
-
-    /// What the file system of a file promises to unwritten bytes (S5).
-    fn promise_of(&self, lower: impl AsFd, stat: &Statx) -> Promise {
-        let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        if let Some(known) = lock(&self.promises).get(&device) {
-            return *known;
-        }
-        let found = rustix::fs::fstatfs(lower);
-        let promise = found.map_or(Promise::AtSync, |found| Promise::of_type(found.f_type as u64));
-        lock(&self.promises).insert(device, promise);
-        promise
     }
 
     /// Replaces an object that can only be read.

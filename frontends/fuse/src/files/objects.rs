@@ -1,0 +1,89 @@
+//! How the object of a file is made. The rules F1 to F8 are in `files.rs`.
+
+use std::fs::File as LowerFile;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use octavo::disk::{OpenOptions, Store};
+use octavo::{CacheMode, Object};
+use rustix::fs::{OFlags, Statx};
+use rustix::io::Errno;
+
+use super::Files;
+use crate::errors::errno_of_open;
+use crate::file::Access;
+use crate::labels::Opened;
+use crate::lock::lock;
+use crate::lower::{self, Stamp};
+use crate::nodes::Node;
+use crate::space::Promise;
+
+/// A new object, and its file.
+pub(super) struct Made {
+    pub object: Object,
+    /// Below the source.
+    pub path: PathBuf,
+    pub stamp: Stamp,
+    pub promise: Promise,
+}
+
+impl Files {
+    /// Opens the lower file of a node, and makes its object. `created` is a descriptor of the file.
+    ///
+    /// # Errors
+    /// Those of the lower file system, ENFILE and ENOMEM.
+    pub(super) fn make_object(
+        &self,
+        node: &Node,
+        access: Access,
+        created: Option<OwnedFd>,
+    ) -> Result<Made, Errno> {
+        let place = node.place.at()?;
+        // A descriptor that may write would keep the file from being executed below.
+        let flags = if access.writes { OFlags::RDWR } else { OFlags::RDONLY };
+        let lower = created.map_or_else(|| lower::open_again(&place, flags), Ok)?;
+        let stat = lower::stat(&lower)?;
+        let path = match lower::path_of(&place) {
+            // The kernel does not tell longer paths.
+            Err(Errno::NAMETOOLONG) => PathBuf::new(),
+            path => path?,
+        };
+        let path = path.strip_prefix(&self.root).unwrap_or(&path);
+        let opened = Opened::new(path, place.as_fd(), &self.root_file);
+        let partition = (self.chooser)(&opened).ok_or(Errno::NOMEM)?;
+        let name = octavo::display_name(&path.to_string_lossy());
+        // F4.
+        let grows = access.writes && (stat.stx_size == 0 || access.appends);
+        let (read_only, direct) = (!access.writes, self.direct && !grows);
+        let options = OpenOptions { read_only, direct, lock: false, create_len_bytes: None };
+        let store = Store::from_file(&name, LowerFile::from(lower), &options).map_err(|error| {
+            log::warn!("{name}: {error}");
+            errno_of_open(&error)
+        })?;
+        let object = partition.open(store, &name).map_err(|error| {
+            log::warn!("{name}: {error}");
+            Errno::NFILE
+        })?;
+        let writes_back = object.cache_mode() == CacheMode::Writeback && self.leases.is_none();
+        let promise =
+            if access.writes && writes_back { self.promise_of(&place, &stat) } else { Promise::NotNeeded };
+        // A file that has bytes: others have nothing to read.
+        if let Some(advice) = (stat.stx_size > 0).then(|| opened.advice()).flatten() {
+            // It fails for a file of which the cache has no room.
+            let _ = object.advise(0, object.len_bytes(), advice);
+        }
+        Ok(Made { object, path: path.to_owned(), stamp: Stamp::of(&stat), promise })
+    }
+
+    /// What the file system of a file promises to unwritten bytes (S5).
+    pub(super) fn promise_of(&self, lower: impl AsFd, stat: &Statx) -> Promise {
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        if let Some(known) = lock(&self.promises).get(&device) {
+            return *known;
+        }
+        let found = rustix::fs::fstatfs(lower);
+        let promise = found.map_or(Promise::AtSync, |found| Promise::of_type(found.f_type as u64));
+        lock(&self.promises).insert(device, promise);
+        promise
+    }
+}
