@@ -143,12 +143,15 @@ impl Block {
 pub(crate) struct Counters {
     process: Process,
     number: usize,
+    /// Where threads keep their blocks.
+    place: usize,
     /// Whether a hit need only be counted. Changes under the lock of `blocks`.
     at_hand: AtomicBool,
     blocks: Mutex<Vec<Arc<Block>>>,
 }
 
-/// A thread's blocks, indexed by the number of the counters.
+/// A thread's blocks, indexed by the place of the counters. A place may still have the block of
+/// counters that no longer exist.
 struct Blocks(RefCell<Vec<Option<Arc<Block>>>>);
 
 impl Drop for Blocks {
@@ -172,13 +175,23 @@ const NOBODY: usize = usize::MAX;
 /// Numbers are not reused: a thread may still hold a block of counters that no longer exist.
 static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
 
+/// The places of counters are reused. Otherwise each thread's list would grow with the partitions
+/// that ever were.
+static NEXT_PLACE: AtomicUsize = AtomicUsize::new(0);
+
+/// Places of counters that no longer exist. Only tried, never waited for: in a child of `fork` a
+/// thread that does not exist may hold the lock. No model needs to see it.
+static FREE_PLACES: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+
 impl Counters {
     pub fn new() -> Counters {
-        // Relaxed: only uniqueness matters.
-        let number = NEXT_NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        // Relaxed, twice: only uniqueness matters.
+        let next = |of: &AtomicUsize| of.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let free = FREE_PLACES.try_lock().ok().and_then(|mut free| free.pop());
         Counters {
             process: Process::this(),
-            number,
+            number: next(&NEXT_NUMBER),
+            place: free.unwrap_or_else(|| next(&NEXT_PLACE)),
             at_hand: AtomicBool::new(true),
             blocks: Mutex::new(Vec::new()),
         }
@@ -264,7 +277,8 @@ impl Counters {
     #[inline(never)]
     fn find_block(&self) -> *const Block {
         let own = BLOCKS.try_with(|blocks| {
-            let known = blocks.0.borrow().get(self.number).cloned().flatten();
+            let known = blocks.0.borrow().get(self.place).cloned().flatten();
+            let known = known.filter(|block| block.number == self.number);
             known.unwrap_or_else(|| self.add_block(&mut blocks.0.borrow_mut()))
         });
         let block = match own {
@@ -285,8 +299,8 @@ impl Counters {
             .iter_mut()
             .filter(|b| b.as_ref().is_some_and(|b| Arc::strong_count(b) == 1))
             .for_each(|b| *b = None);
-        blocks.resize(blocks.len().max(self.number + 1), None);
-        blocks[self.number] = Some(block.clone());
+        blocks.resize(blocks.len().max(self.place + 1), None);
+        blocks[self.place] = Some(block.clone());
         block
     }
 
@@ -331,9 +345,35 @@ impl Counters {
     }
 }
 
+impl Drop for Counters {
+    fn drop(&mut self) {
+        // A place that is not free now is lost, and costs each thread eight bytes.
+        if let (true, Ok(mut free)) = (self.process.is_this(), FREE_PLACES.try_lock()) {
+            free.push(self.place);
+        }
+    }
+}
+
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+
+    /// Regression: a thread's list of blocks had an entry for each partition that ever was.
+    #[test]
+    fn a_thread_has_a_place_for_each_partition_at_one_time_and_counts_for_none_that_is_gone() {
+        let mut places = Vec::new();
+        for _ in 0..2000 {
+            let counters = Counters::new();
+            assert_eq!(counters.sum(Count::Misses), 0);
+            counters.add(Count::Misses, 1);
+            assert_eq!(counters.sum(Count::Misses), 1, "not counted in the block of others");
+            places.push(counters.place);
+        }
+        places.sort_unstable();
+        places.dedup();
+        // Other tests create and drop partitions meanwhile.
+        assert!(places.len() < 1000, "{} places", places.len());
+    }
 
     /// Each connection of a server is a thread. Regression: each thread that ever counted left a
     /// block behind, half a kilobyte for each of 100,000 connections.
