@@ -55,6 +55,8 @@
 #![warn(missing_debug_implementations)]
 
 mod api;
+#[doc(hidden)]
+pub mod broken;
 mod config;
 mod control;
 mod error;

@@ -15,7 +15,8 @@ use crate::pages::Shared;
 use octavo::disk::{SimDisk, SimOptions, Store};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Error, Op, Partition, PartitionConfig, PolicyName, Request, WAYS,
+    Advice, Cache, CacheConfig, CacheMode, Error, Object, Op, Partition, PartitionConfig, PolicyName,
+    Request, WAYS,
 };
 use octavo_table::broken::{Step, set};
 use shuttle::thread;
@@ -34,7 +35,7 @@ fn explore(iterations: usize, race: impl Fn() + Copy + Send + Sync + 'static) {
     shuttle::check_pct(race, iterations, 3);
 }
 
-fn holds(iterations: usize, race: fn()) {
+fn holds(iterations: usize, race: impl Fn() + Copy + Send + Sync + 'static) {
     let _whole = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
     explore(iterations, race);
 }
@@ -52,6 +53,17 @@ fn fails_without(step: Step, race: fn()) {
     set(Some(step));
     let result = catch_unwind(AssertUnwindSafe(|| explore(20_000, race)));
     set(None);
+    assert!(result.is_err(), "nobody notices that {step:?}");
+}
+
+/// Asserts that a number that returns is noticed to be that of another object if `step` is left
+/// out.
+fn fails_when_broken(step: octavo::broken::Step) {
+    let _alone = SWITCH.write().unwrap_or_else(PoisonError::into_inner);
+    octavo::broken::set(Some(step));
+    let race = || a_number_that_returns(CacheMode::Writeback, true);
+    let result = catch_unwind(AssertUnwindSafe(|| explore(20_000, race)));
+    octavo::broken::set(None);
     assert!(result.is_err(), "nobody notices that {step:?}");
 }
 
@@ -208,6 +220,74 @@ fn reads_alone(mode: CacheMode) {
             scene.partition.resize(bytes_of(1)).unwrap();
         },
     ]);
+}
+
+/// An object is closed while two threads read and write it. The thread that drops the last handle
+/// opens another object, with the only number that there is, and must find none of the old pages.
+fn a_number_that_returns(mode: CacheMode, in_memory: bool) {
+    const OBJECT_PAGES: u64 = 3;
+    let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
+    let store = move |name: &str| match in_memory {
+        true => Store::memory(name, OBJECT_PAGES * PAGE),
+        false => disk.store(name, OBJECT_PAGES * PAGE),
+    };
+    let cache = Cache::new(config(2, 256 << 10)).unwrap();
+    let config = PartitionConfig {
+        cache_mode: mode,
+        policy: PolicyName::Fifo,
+        max_bytes: Some(bytes_of(1)),
+        ..PartitionConfig::new("p")
+    };
+    let partition = cache.partition(config).unwrap();
+    partition.limit_numbers(1);
+    let old = partition.open(store("old"), "old").unwrap();
+    old.write_at(0, &[1; (OBJECT_PAGES * PAGE) as usize]).unwrap();
+    old.sync().unwrap();
+    old.advise(PAGE, 2 * PAGE, Advice::DontNeed).unwrap();
+    fn is_closed(error: &Error) -> bool {
+        matches!(error, Error::Closed { .. } | Error::PastEnd { .. })
+    }
+    fn read(old: &Object, page: u64) {
+        let mut bytes = [0xEE; PAGE as usize];
+        match old.read_at(page * PAGE, &mut bytes) {
+            Ok(()) => assert!(bytes == [1; PAGE as usize], "a page of another object"),
+            Err(error) => assert!(is_closed(&error), "{error}"),
+        }
+    }
+    let uses: [fn(&Object); 3] = [
+        |old| {
+            read(old, 1);
+            read(old, 0);
+        },
+        |old| {
+            let written = old.write_at(2 * PAGE, &[1; PAGE as usize]);
+            written.unwrap_or_else(|error| assert!(is_closed(&error), "{error}"));
+            read(old, 1);
+        },
+        |old| old.close().unwrap(),
+    ];
+    let open = move |partition: &Partition| {
+        let new = partition.open(store("new"), "new").ok()?;
+        for page in 0..OBJECT_PAGES {
+            let mut bytes = [0xEE; PAGE as usize];
+            new.read_at(page * PAGE, &mut bytes).unwrap();
+            assert!(bytes == [0; PAGE as usize], "a page of the object before");
+        }
+        Some(new)
+    };
+    let open = Arc::new(open);
+    let threads = uses.map(|use_it| {
+        let (partition, old, open) = (partition.clone(), old.clone(), open.clone());
+        thread::spawn(move || {
+            use_it(&old);
+            drop(old);
+            open(&partition)
+        })
+    });
+    drop(old);
+    let opened = threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect::<Vec<_>>();
+    assert!(opened.len() <= 1, "two objects have one number");
+    assert!(opened.len() == 1 || open(&partition).is_some(), "the number is lost");
 }
 
 /// The same reads while their range is discarded.
@@ -495,6 +575,24 @@ fn three_nodes_that_send_to_each_other_agree_in_every_schedule() {
 fn fills_evictions_writes_and_syncs_agree_in_every_schedule() {
     holds_in_both_modes(fills_evictions_writes_and_a_sync);
     holds(1500, hits_while_their_page_leaves);
+}
+
+#[test]
+fn a_number_that_returns_names_no_page_of_an_earlier_object_in_any_schedule() {
+    for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
+        holds(600, move || a_number_that_returns(mode, true));
+        holds(600, move || a_number_that_returns(mode, false));
+    }
+}
+
+#[test]
+fn a_page_that_is_claimed_after_its_object_was_closed_is_noticed_n2() {
+    fails_when_broken(octavo::broken::Step::ClaimAfterClose);
+}
+
+#[test]
+fn a_number_that_returns_before_its_last_handle_is_noticed_n3() {
+    fails_when_broken(octavo::broken::Step::ReturnAtClose);
 }
 
 #[test]

@@ -56,6 +56,12 @@ pub(crate) mod without_page {
     pub const MOVE_BEGUN: u8 = 12;
     pub const SET_MOVED: u8 = 13;
     pub const SETTLED: u8 = 14;
+    /// Another event of no page; the byte behind says which.
+    pub const MORE: u8 = 15;
+}
+
+pub(crate) mod more {
+    pub const CLOSED: u8 = 0;
 }
 
 /// Codes of places, in the byte's lower half: the distance from the previous page of the same

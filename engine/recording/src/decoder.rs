@@ -1,7 +1,7 @@
 //! Decodes events. The bytes may come from anywhere: malformed ones are refused. Not here: the
 //! definition of events (`event`), and their encoding (`encoder`).
 
-use crate::code::{ELSEWHERE, FAR, Last, NEAR_BACK, op, seldom, without_page};
+use crate::code::{ELSEWHERE, FAR, Last, NEAR_BACK, more, op, seldom, without_page};
 use crate::event::{Event, NAME_BYTES_MAX, OBJECT_BITS, PAGE_BITS, Place, Step, Totals};
 use octavo_table::Learned;
 
@@ -99,7 +99,10 @@ impl<B: AsRef<[u8]>> Decoder<B> {
             },
             without_page::LEARNED => Event::Learned(self.learned()?),
             without_page::LIVE => Event::Live { first: self.bytes.small()?, count: self.bytes.small()? },
-            _ => return Err("no event has this code"),
+            _ => match self.bytes.byte()? {
+                more::CLOSED => Event::Closed { object: self.bytes.number()? },
+                _ => return Err("no event has this code"),
+            },
         })
     }
 

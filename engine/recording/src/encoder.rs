@@ -3,7 +3,7 @@
 use octavo_table::Learned;
 
 use crate::code::{
-    ELSEWHERE, FAR, Last, NEAR_BACK, NEAR_END, op, push_name, push_number, seldom, without_page,
+    ELSEWHERE, FAR, Last, NEAR_BACK, NEAR_END, more, op, push_name, push_number, seldom, without_page,
 };
 use crate::event::{Event, NAME_BYTES_MAX, PAGE_BITS, PAGE_MASK, Place, Step, Totals};
 
@@ -82,6 +82,7 @@ impl Encoder {
                 self.without_page(without_page::OPENED, &[*object]);
                 self.name(name);
             }
+            Event::Closed { object } => self.more(more::CLOSED, &[*object]),
             Event::Live { first, count } => {
                 self.without_page(without_page::LIVE, &[u64::from(*first), u64::from(*count)]);
             }
@@ -172,6 +173,12 @@ impl Encoder {
 
     fn without_page(&mut self, kind: u8, numbers: &[u64]) {
         self.bytes.push(op::WITHOUT_PAGE << 4 | kind);
+        numbers.iter().for_each(|number| self.number(*number));
+    }
+
+    fn more(&mut self, kind: u8, numbers: &[u64]) {
+        self.without_page(without_page::MORE, &[]);
+        self.bytes.push(kind);
         numbers.iter().for_each(|number| self.number(*number));
     }
 

@@ -80,12 +80,18 @@ pub enum Event {
     /// The partition's counters since the recording began, including accesses that are not in the
     /// sample.
     Totals(Totals),
-    /// An object was opened.
+    /// An object was opened, or was open when the recording, or this part of it, began.
     Opened {
         /// Its number.
         object: u64,
         /// Its name.
         name: String,
+    },
+    /// An object is closed, and nothing of it follows: the life of its number ends here. The next
+    /// event with this number belongs to another object.
+    Closed {
+        /// Its number.
+        object: u64,
     },
     /// Segments in use when the recording, or this part of it, began.
     Live {

@@ -64,6 +64,8 @@ fn events() -> Vec<Event> {
         }),
         Event::Opened { object: 5, name: "disk \u{e9}".into() },
         Event::Opened { object: 6, name: String::new() },
+        Event::Closed { object: 5 },
+        Event::Closed { object: (1 << 24) - 1 },
     ]);
     events
 }
@@ -128,7 +130,7 @@ fn malformed_bytes_are_refused_with_what_is_wrong() {
     assert_eq!(what(&[0x14]), "the first event of a block names no object");
     assert_eq!(what(&[0x1f, 0xff, 0xff, 0xff, 0x7f, 0]), "the number of an object has more than 24 bits");
     assert_eq!(what(&[0x1f, 1, 1]), "the number of a page has more than 40 bits");
-    assert_eq!(what(&[0xff]), "no event has this code");
+    assert_eq!(what(&[0xff, 99]), "no event has this code");
     assert_eq!(what(&[0x4f, 1, 0, 0x60]), "a claim has no such outcome");
     assert_eq!(what(&[0xef, 1, 0, 99]), "no event of a page has this code");
     assert_eq!(what(&[0xf0, 0xff, 0xff, 0xff, 0xff, 0x7f]), "a number has more than 32 bits");

@@ -34,7 +34,7 @@ impl Partition {
     /// # Errors
     /// [`Error::Config`] if the name is invalid, the store's blocks are larger than pages, the
     /// store is too long (more than 2^40 pages, or 2^63 - 1 bytes), the store is already open, the
-    /// partition was removed, or the partition has opened 16 million objects in its life;
+    /// partition was removed, or the partition has 16 million objects open;
     /// [`Error::Forked`].
     ///
     /// # Examples
@@ -64,13 +64,16 @@ impl Partition {
             return Err(Error::Config(format!("{name}: the partition {:?} was removed", self.name())));
         }
         store.take(name).map_err(taken)?;
-        let Some(id) = objects.take_id(&store) else {
+        let Some(id) = objects.take_id(&self.inner.returned, &store) else {
             store.release();
             return Err(Error::Config(format!(
-                "{name}: the partition has opened 16 million objects, the most possible; use another partition"
+                "{name}: the partition has 16 million objects open, the most possible; close some, or use \
+                 another partition"
             )));
         };
-        let inner = Arc::new(ObjectInner::new(&self.inner, &self.lease, store, name, id));
+        let mut inner = ObjectInner::new(&self.inner, &self.lease, store, name, id);
+        inner.opened = objects.next_place();
+        let inner = Arc::new(inner);
         objects.open.insert(id, inner.clone());
         self.inner.record(|| Event::Opened { object: id, name: name.into() });
         Ok(Object { inner, lanes: self.core.lanes.clone() })
@@ -422,6 +425,13 @@ impl Partition {
     pub fn learned_bytes(&self) -> u64 {
         lock(&self.inner.costs).learning_bytes()
             + self.inner.table.monitor().map_or(0, |monitor| monitor.bytes())
+    }
+
+    /// Tests only: leaves the partition `most` object numbers, which return at once. Call it before
+    /// an object is opened.
+    #[doc(hidden)]
+    pub fn limit_numbers(&self, most: u32) {
+        lock(&self.inner.objects).numbers.limit(most);
     }
 
     /// Tests only: switches to a NUMA strategy, in a partition of mode `auto`. The partition may

@@ -22,7 +22,7 @@ pub(super) struct PartitionEntry {
     /// The policy whose bits the records have.
     pub policy: String,
     pub secret: Secret,
-    /// The number that the next object would have got.
+    /// A number above those of all objects. Earlier versions number new objects from here on.
     pub next_id: u64,
     /// Where the partition's chunks lie in the file.
     pub chunks: Range<u64>,

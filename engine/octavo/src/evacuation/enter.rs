@@ -59,7 +59,7 @@ impl Cache {
         let expected = warm.catalog.partitions.iter().map(|partition| {
             let objects = partition.objects.iter();
             let objects = objects.map(|object| (Identity::from_bytes(&object.identity), object.id)).collect();
-            let expected = Expected { secret: partition.secret, next_id: partition.next_id, objects };
+            let expected = Expected { secret: partition.secret, objects };
             (partition.name.clone(), expected)
         });
         self.core().shared.unless_forked(|| lock(&self.core().shared.expected).extend(expected));
@@ -176,7 +176,8 @@ impl<'a> Arrival<'a> {
     fn guests(&self, restored: &mut Restored) -> HashMap<u64, Guest<'a>> {
         let mut open: HashMap<u64, Object> =
             self.partition.objects().into_iter().map(|object| (object.inner.id, object)).collect();
-        lock(&self.partition.inner.objects).expected.clear();
+        let inner = &self.partition.inner;
+        lock(&inner.objects).expect_no_more(&inner.returned);
         let mut guests = HashMap::new();
         for entry in &self.entry.objects {
             let is_same = |object: &Object| {

@@ -156,7 +156,7 @@ impl Leaving<'_> {
             page_bytes: inner.page_bytes() as u32,
             policy: inner.table.policy().name().to_owned(),
             secret: inner.secret,
-            next_id: lock(&inner.objects).next_id,
+            next_id: lock(&inner.objects).numbers.bound(),
             chunks: start..lock(&self.progress).at,
             pages,
             objects,

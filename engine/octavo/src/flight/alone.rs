@@ -3,7 +3,8 @@
 //! task or an allocation.
 //!
 //! 1. Under the set's lock, check that the page is not resident, not a stray and not in a closed
-//!    range, and that a way of its set can be claimed. If not, the read becomes a task.
+//!    range, that the object is open, and that a way of its set can be claimed. If not, the read
+//!    becomes a task.
 //! 2. Count the miss, and claim a slot (P1).
 //! 3. Tell the object's streams. If pages are to be read ahead, the read becomes a task that has
 //!    claimed its page, so that adjacent pages travel in one I/O.
@@ -94,6 +95,7 @@ impl ObjectInner {
         if guard.find(tag).is_some()
             || partition.strays.has(tag)
             || self.ranges.is_closed(wanted.page)
+            || self.takes_no_page()
             || !guard.has_room()
         {
             return None;

@@ -7,6 +7,7 @@ use octavo_table::{SlotIndex, Tag};
 
 use super::lane::{Gathered, Lane, Work};
 use super::task::{Kind, Pages, Role, Task, Transfer};
+use crate::error::Error;
 use crate::memory::Bounce;
 use crate::position::PageIndex;
 use crate::state::partition::ObjectInner;
@@ -50,6 +51,18 @@ impl Owner<'_> {
         self.waits(page, |waiter| {
             object.partition.strays.wait(tag, waiter) || object.ranges.wait(page, waiter)
         })
+    }
+
+    /// Fails the task if its object was closed since the request was checked, and returns whether
+    /// it was. The caller holds the lock of the set of a page that is not resident, and has looked
+    /// at the closed ranges: from here on the page may be claimed (N2 of `state/numbers.rs`).
+    pub fn fails_closed(&mut self) -> bool {
+        let is_closed = self.object.takes_no_page();
+        if is_closed {
+            let object = self.object.name.clone();
+            self.task().fail(Error::Closed { object });
+        }
+        is_closed
     }
 
     /// Takes up to `wanted` bounce pages. If there is none, the task tries `page` again when one is

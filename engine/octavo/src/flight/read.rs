@@ -69,8 +69,8 @@ pub(crate) fn page(owner: &mut Owner<'_>, page: PageIndex, first: bool) {
             continue;
         }
         // 3. The page is not resident. Another task may be serving it without a slot, or clearing
-        //    its range.
-        if owner.waits_elsewhere(page, tag) {
+        //    its range, or have closed the object.
+        if owner.waits_elsewhere(page, tag) || owner.fails_closed() {
             return;
         }
         // 4. Claim a slot for a fill. If the set is full, read the page past the cache.

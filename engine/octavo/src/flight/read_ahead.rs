@@ -128,7 +128,9 @@ pub(crate) fn page(owner: &mut Owner<'_>, page: PageIndex) {
         return;
     }
     let guard = partition.table.lock(tag);
-    if guard.find(tag).is_some() || partition.strays.has(tag) || object.ranges.is_closed(page) {
+    let is_elsewhere = guard.find(tag).is_some() || partition.strays.has(tag);
+    // The last of these after the ranges (N2 of `state/numbers.rs`).
+    if is_elsewhere || object.ranges.is_closed(page) || object.takes_no_page() {
         return;
     }
     // If the set is full, leave the page to the task that wants it.

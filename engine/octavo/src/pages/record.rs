@@ -179,6 +179,13 @@ impl PartitionInner {
         self.note_of_all().event(event);
     }
 
+    /// Ends the life of a closed object's number. The last reference to the object is being dropped
+    /// (N3), so no event of it can follow (N4).
+    pub fn end_life(&self, number: u64) {
+        self.record(|| Event::Closed { object: number });
+        self.returned.push(number);
+    }
+
     /// Records a step in a recording of a sample, if the sample contains the page. A recording of
     /// all pages gets the step through its [`Note`].
     pub fn record_sampled(&self, tag: Tag, step: impl FnOnce() -> Step) {

@@ -9,17 +9,15 @@ use octavo_recording::Secret;
 /// A partition whose pages are expected.
 pub(crate) struct Expected {
     pub secret: Secret,
-    /// The number that the next object would have got there.
-    pub next_id: u64,
     /// The numbers of the stores' objects there. A store can be open several times.
     pub objects: Vec<(Identity, u64)>,
 }
 
 impl Expected {
-    /// The numbers by their stores, the lowest last.
-    pub fn numbers(&self) -> HashMap<Identity, Vec<u64>> {
+    /// The numbers by their stores, the lowest last. Only those that `reserve` could set aside.
+    pub fn numbers(&self, mut reserve: impl FnMut(u64) -> bool) -> HashMap<Identity, Vec<u64>> {
         let mut numbers: HashMap<Identity, Vec<u64>> = HashMap::new();
-        for (identity, id) in &self.objects {
+        for (identity, id) in self.objects.iter().filter(|(_, id)| reserve(*id)) {
             numbers.entry(identity.clone()).or_default().push(*id);
         }
         numbers.values_mut().for_each(|ids| ids.sort_unstable_by(|one, other| other.cmp(one)));

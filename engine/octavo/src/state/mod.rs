@@ -13,6 +13,7 @@ pub(crate) mod history;
 pub(crate) mod latency;
 pub(crate) mod monitor;
 pub(crate) mod nodes;
+pub(crate) mod numbers;
 pub(crate) mod partition;
 pub(crate) mod pinned;
 pub(crate) mod shared;

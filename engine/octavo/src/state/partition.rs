@@ -20,9 +20,11 @@ use super::faults::Faults;
 use super::history::{History, Resizing};
 use super::monitor::Remembered;
 use super::nodes::{Auto, Balance, Places, Worth, Writers};
+use super::numbers::{NUMBER_BITS, Numbers, Returned};
 use super::shared::Shared;
 use super::streams::{Streams, Windows};
 use super::tape::Recorder;
+use crate::broken;
 use crate::config::{CacheMode, Limits, PartitionConfig};
 use crate::error::Error;
 use crate::memory::copy::{self, Width};
@@ -32,9 +34,9 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock, 
 use crate::wait::{Flushes, Ranges, SlotWaiters, Strays};
 use crate::ways::WAYS;
 
-/// Bits of the page index in a page's key; the bits above are the object's id. 16 million
-/// objects of 4 PiB each, with pages of 4 KiB.
-pub(crate) const PAGE_INDEX_BITS: u32 = 40;
+/// Bits of the page index in a page's key; the bits above are the object's number (`numbers.rs`).
+/// 16 million objects at a time, of 4 PiB each with pages of 4 KiB.
+pub(crate) const PAGE_INDEX_BITS: u32 = u64::BITS - NUMBER_BITS;
 
 /// The key of an object's first page.
 pub(crate) const fn key_of(object: u64) -> u64 {
@@ -78,6 +80,8 @@ pub(crate) struct PartitionInner {
     pub held_up: AtomicU32,
     pub costs: Mutex<Costs>,
     pub objects: Mutex<Objects>,
+    /// Numbers of closed objects, on their way to `objects`.
+    pub returned: Returned,
     pub config: PartitionConfig,
     pub limits: Mutex<Limits>,
     pub dirty_max_bytes: Mutex<Option<u64>>,
@@ -111,12 +115,14 @@ pub(crate) struct Still<'s> {
     pub history: &'s History,
     /// The segments in use, except those that are about to leave.
     pub segments: Vec<SegmentIndex>,
-    /// The open objects, in the order of their ids.
+    /// The open objects, in the order of opening.
     pub objects: Vec<&'s Arc<ObjectInner>>,
 }
 
 pub(crate) struct Objects {
-    pub next_id: u64,
+    pub numbers: Numbers,
+    /// How many objects were opened.
+    opened: u64,
     /// The numbers of objects whose evacuated pages are expected.
     pub expected: HashMap<Identity, Vec<u64>>,
     pub open: HashMap<u64, Arc<ObjectInner>>,
@@ -125,7 +131,10 @@ pub(crate) struct Objects {
 /// An open store.
 pub(crate) struct ObjectInner {
     pub partition: Arc<PartitionInner>,
+    /// The object's number, which another object may have had before (N1 to N5 of `numbers.rs`).
     pub id: u64,
+    /// The object's place in the order of opening.
+    pub opened: u64,
     /// The first part of the tag computation, which all pages of the object share.
     pub begun: Begun,
     len_bytes: AtomicU64,
@@ -169,24 +178,29 @@ pub(crate) struct ObjectInner {
 
 impl Objects {
     pub fn new(expected: Option<Expected>) -> Objects {
-        let next_id = expected.as_ref().map_or(1, |expected| expected.next_id);
-        let expected = expected.map(|expected| expected.numbers()).unwrap_or_default();
-        Objects { next_id, expected, open: HashMap::new() }
+        let mut numbers = Numbers::new();
+        let expected = expected.map(|expected| expected.numbers(|number| numbers.reserve(number)));
+        Objects { numbers, opened: 0, expected: expected.unwrap_or_default(), open: HashMap::new() }
     }
 
-    /// Returns the number of an object that is being opened: that of its expected pages, or a new
-    /// one. `None`: all numbers were used.
-    pub fn take_id(&mut self, store: &Store) -> Option<u64> {
+    /// Returns the next place in the order of opening.
+    pub fn next_place(&mut self) -> u64 {
+        self.opened += 1;
+        self.opened
+    }
+
+    /// Ends the time of the expected pages: stores that are opened from now on get any number.
+    pub fn expect_no_more(&mut self, returned: &Returned) {
+        let left = std::mem::take(&mut self.expected);
+        left.into_values().flatten().for_each(|number| self.numbers.give_up(returned, number));
+    }
+
+    /// Returns the number of an object that is being opened (N1): that of its expected pages, or
+    /// any that no object has. `None`: all numbers are in use.
+    pub fn take_id(&mut self, returned: &Returned, store: &Store) -> Option<u64> {
         let identity = if self.expected.is_empty() { None } else { store.identity() };
         let expected = identity.and_then(|identity| self.expected.get_mut(&identity)?.pop());
-        if expected.is_some() {
-            return expected;
-        }
-        let id = self.next_id;
-        (id < 1 << (64 - PAGE_INDEX_BITS)).then(|| {
-            self.next_id += 1;
-            id
-        })
+        expected.or_else(|| self.numbers.take(returned))
     }
 }
 
@@ -252,7 +266,7 @@ impl PartitionInner {
             !resizing.emptied.contains(segment) && !resizing.leaving.contains(segment)
         };
         let mut objects: Vec<&Arc<ObjectInner>> = objects.open.values().collect();
-        objects.sort_by_key(|object| object.id);
+        objects.sort_by_key(|object| object.opened);
         Still { history: &resizing.history, segments: self.table.segments().filter(stays).collect(), objects }
     }
 
@@ -300,10 +314,10 @@ impl PartitionInner {
         self.shared.bell.tell(urgent);
     }
 
-    /// The open objects, in the order of their ids.
+    /// The open objects, in the order of opening.
     pub fn open_objects(&self) -> Vec<Arc<ObjectInner>> {
         let mut objects: Vec<_> = lock(&self.objects).open.values().cloned().collect();
-        objects.sort_by_key(|object| object.id);
+        objects.sort_by_key(|object| object.opened);
         objects
     }
 
@@ -346,6 +360,7 @@ impl ObjectInner {
         let object = ObjectInner {
             partition: partition.clone(),
             id,
+            opened: 0,
             begun: partition.begin_tags(id),
             len_bytes: AtomicU64::new(0),
             reach: AtomicU64::new(0),
@@ -388,13 +403,17 @@ impl ObjectInner {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Marks the object as closed. None of its pages may be resident, and none may arrive.
+    /// Marks the object as closed. The caller has closed the whole range and taken all pages; none
+    /// comes later (N2).
     pub fn set_closed(&self) {
         // Closing twice must not release the store: another cache may have claimed it since.
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.set_len(0);
             self.store.release();
             self.partition.forget(self.id);
+            if broken::is(broken::Step::ReturnAtClose) {
+                self.partition.end_life(self.id);
+            }
             self.partition.try_give_back_unpinned();
         }
     }
@@ -484,6 +503,12 @@ impl ObjectInner {
         self.partition.counters.add(Count::ReadBytes, bytes);
     }
 
+    /// Whether the object was closed, so that no page of it may come in (N2). The caller holds the
+    /// lock of the page's set, and has looked at the closed ranges.
+    pub fn takes_no_page(&self) -> bool {
+        self.is_closed() && !broken::is(broken::Step::ClaimAfterClose)
+    }
+
     /// Checks that the object is open: a closed object's store may belong to another object.
     pub fn check_open(&self) -> Result<(), Error> {
         match self.is_closed() {
@@ -519,10 +544,15 @@ impl ObjectInner {
 
 impl Drop for ObjectInner {
     fn drop(&mut self) {
-        // A closed object has already released its store, which another object may use by now. In a
-        // child of `fork` the store still belongs to the parent.
-        if !self.is_closed() && !self.partition.shared.is_forked() {
+        // In a child of `fork` the store still belongs to the parent.
+        if self.partition.shared.is_forked() {
+            return;
+        }
+        if !self.is_closed() {
             self.store.release();
+        } else if !broken::is(broken::Step::ReturnAtClose) {
+            // The store was released already, and another object may use it by now.
+            self.partition.end_life(self.id);
         }
     }
 }

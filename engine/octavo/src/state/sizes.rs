@@ -13,6 +13,7 @@ use super::expected::Expected;
 use super::history::Resizing;
 use super::monitor::{Remembered, Watch};
 use super::nodes::{Auto, Balance, Places, Worth, Writers};
+use super::numbers::Returned;
 use super::partition::{Objects, PartitionInner};
 use super::shared::Shared;
 use super::streams::Windows;
@@ -217,6 +218,7 @@ impl PartitionInner {
                 (segment_bytes, per_segment - segment_bytes),
             )),
             objects: Mutex::new(Objects::new(expected)),
+            returned: Returned::new(),
             limits: Mutex::new(config.limits()),
             dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
             remembered: Mutex::new(Remembered::default()),

@@ -29,6 +29,11 @@ fn image(name: &str, pages: u64) -> (Scratch, Vec<u8>) {
     (Scratch::of(name, &bytes), bytes)
 }
 
+/// The name of a file's object.
+fn name_of(file: &Scratch) -> String {
+    file.0.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
 /// A cache with one partition, in which files are open.
 struct Served {
     cache: Cache,
@@ -44,8 +49,8 @@ impl Served {
 
     fn within(cache: Cache, partition: PartitionConfig, files: &[&Scratch]) -> Served {
         let partition = cache.partition(partition).unwrap();
-        let name = |file: &Scratch| file.0.file_name().unwrap().to_str().unwrap().to_owned();
-        let objects = files.iter().map(|file| partition.open(open(&file.0), &name(file)).unwrap()).collect();
+        let objects =
+            files.iter().map(|file| partition.open(open(&file.0), &name_of(file)).unwrap()).collect();
         Served { cache, partition, objects }
     }
 
@@ -183,6 +188,33 @@ fn a_pin_keeps_its_bytes_when_its_page_leaves() {
     drop(pins);
     let (_new, restored) = Served::warm(small(1), sized(2 << 20), &[&file], pages);
     assert_eq!(restored.pages, 64);
+}
+
+/// A successor keeps the numbers of expected pages for their files, and no others.
+#[test]
+fn other_files_get_other_numbers_until_the_pages_have_come_in() {
+    let files = ["a", "b", "c", "d", "e"].map(|name| image(&format!("numbers-{name}"), 8));
+    let old = Served::new(small(1), sized(2 << 20), &[&files[0].0, &files[1].0, &files[2].0]);
+    (0..3).for_each(|object| (0..8).for_each(|page| _ = old.read(object, page)));
+    // A number that has returned is not expected.
+    old.objects[1].close().unwrap();
+    let (pages, evacuated) = old.leave();
+    assert_eq!(evacuated.pages, 16);
+    let (cache, warm) = (Cache::new(small(2)).unwrap(), WarmPages::open(pages).unwrap());
+    cache.expect(&warm);
+    let partition = cache.partition(sized(2 << 20)).unwrap();
+    partition.limit_numbers(3);
+    let open = |file: usize| partition.open(open(&files[file].0.0), &name_of(&files[file].0));
+    // The number of the first file is kept for it. Of the three, one is left, and then none.
+    let other = open(3).unwrap();
+    let last = open(2).unwrap();
+    assert!(open(4).is_err(), "its number is expected");
+    let restored = cache.restore(warm).unwrap();
+    assert_eq!((restored.pages, restored.cold.len()), (8, 1), "{restored:?}");
+    let more = open(4).unwrap();
+    assert!(open(1).is_err(), "all three are in use");
+    let all = [(&other, 3), (&last, 2), (&more, 4)];
+    all.into_iter().for_each(|(object, file)| assert!(bytes_at(object, 0, 8 * PAGE) == files[file].1));
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod lanes;
 mod latency;
 mod lending;
 mod numa;
+mod numbers;
 mod on_nodes;
 mod outside;
 mod owned_pins;

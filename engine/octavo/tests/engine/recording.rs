@@ -88,6 +88,37 @@ fn the_names_of_many_objects_are_split_into_several_blocks() {
     assert!((90..270).contains(&events.len()), "{}", events.len());
 }
 
+#[test]
+fn the_closing_of_an_object_is_recorded_before_its_number_returns() {
+    let (_cache, partition) = partition();
+    partition.limit_numbers(1);
+    let mut recording = partition.record(WHOLE).unwrap();
+    let open = |name: &str| partition.open(Store::memory("m", PAGE), name);
+    for name in ["first", "second"] {
+        let object = open(name).unwrap();
+        let (view, handle) = (object.pin_owned(0).unwrap().unwrap(), object.clone());
+        object.close().unwrap();
+        drop(object);
+        // A handle could still look for pages of the first object. A view only keeps their bytes.
+        assert!(open("early").is_err());
+        drop(handle);
+        drop(view);
+    }
+    partition.stop_recording();
+    let (events, _) = rest(&mut recording);
+    let lives: Vec<String> = events
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::Opened { object: 1, name } => Some(name),
+            Event::Access { key, .. } => Some(format!("access to {}", key >> 40)),
+            Event::Closed { object } => Some(format!("closed {object}")),
+            _ => None,
+        })
+        .collect();
+    let expected = ["first", "access to 1", "closed 1", "second", "access to 1", "closed 1"];
+    assert_eq!(lives, expected);
+}
+
 /// A recording used to begin by taking the lock of resizes under the lock of the tape, while a
 /// resize takes them in the opposite order: a deadlock. And a step of a whole recording that had
 /// ended could appear in the sample that followed.

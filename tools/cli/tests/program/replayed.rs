@@ -250,9 +250,9 @@ impl<'o> Load<'o> {
 
 /// The kinds of events that a recording of a busy partition has.
 const KINDS: &str = "\
-    Access Advance BeginStore BeginWriteback Claim ClaimAhead ClaimOnce Drop EndStore EndWriteback \
-    Join Leave Live Opened Overwrite Pin Policy Publish Release Resident Retire Supersede Totals \
-    Touch Unpin";
+    Access Advance BeginStore BeginWriteback Claim ClaimAhead ClaimOnce Closed Drop EndStore \
+    EndWriteback Join Leave Live Opened Overwrite Pin Policy Publish Release Resident Retire \
+    Supersede Totals Touch Unpin";
 
 /// The kinds of events in a recording, each by the first word of what it is.
 fn kinds(files: &[PathBuf], kinds: &mut BTreeMap<String, u64>) {
@@ -298,13 +298,29 @@ fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMa
             ..SimFaults::default()
         });
     }
-    let objects = ["one", "two"].map(|name| partition.open(disk.store(name, PAGES * PAGE), name).unwrap());
-    let queue = cache.queue().unwrap();
-    let mut load =
-        Load { random, cache: &cache, partition: &partition, objects: &objects, queue, pins: Vec::new() };
-    (0..4000).for_each(|_| load.step());
-    load.settle();
-    drop(load);
+    partition.limit_numbers(2);
+    let open = |name: &str| partition.open(disk.store(name, PAGES * PAGE), name).unwrap();
+    let (mut names, mut queue) = (["one", "two"], cache.queue().unwrap());
+    let mut objects = names.map(open);
+    for life in 1..=4 {
+        (random, queue) = {
+            let (cache, partition) = (&cache, &partition);
+            let mut load = Load { random, cache, partition, objects: &objects, queue, pins: Vec::new() };
+            (0..1000).for_each(|_| load.step());
+            load.settle();
+            (load.random, load.queue)
+        };
+        if life < 4 {
+            // Each of the two opens again with the number of the other.
+            for object in &objects {
+                object.close().unwrap_or_else(|_| _ = object.abandon());
+            }
+            drop(objects);
+            names.reverse();
+            objects = names.map(open);
+        }
+    }
+    drop((objects, queue));
     let (_, replayed) = ended(&partition, writing, &directory);
     assert!(replayed.is_exact);
     assert_agrees(policy.name(), &replayed);

@@ -146,8 +146,9 @@ pub struct About {
 }
 
 /// The version of the header and of the events. Version 2 has no events for single sets of a
-/// resize. Up to version 3, a seed placed pages otherwise, so a replay is not exact.
-const VERSION: u8 = 4;
+/// resize. Up to version 3, a seed placed pages otherwise, so a replay is not exact. Up to version
+/// 4, each object has a number of its own, and no event tells that it was closed.
+const VERSION: u8 = 5;
 const VERSION_LEAST: u8 = 2;
 const VERSION_OF_PLACEMENT: u8 = 4;
 

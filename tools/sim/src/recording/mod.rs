@@ -6,11 +6,13 @@
 //! | [`block`] | packs events into blocks, so that a torn end of a file is noticed |
 //! | [`writer`] | writes files that follow each other |
 //! | [`reader`] | reads the events back |
+//! | `lives` | tells apart objects that had one number one after the other |
 //! | [`mod@replay`] | takes a table through the events again |
 //!
 //! What is not here: when and what to record, which the engine and the server decide.
 
 pub mod block;
+mod lives;
 pub mod reader;
 pub mod replay;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use octavo_recording::{Decoder, Event, Totals};
 
 use super::block::{About, BLOCK_BYTES_MAX, Ending, HEAD_BYTES, Head, Kind, MAGIC};
+use super::lives::Lives;
 use crate::source::SourceError;
 use crate::trace::input::Input;
 
@@ -35,6 +36,7 @@ pub struct Reader {
     ending: Option<Ending>,
     skip_bad: bool,
     skipped: u64,
+    lives: Lives,
 }
 
 /// The next item of a file.
@@ -93,6 +95,7 @@ impl Reader {
             ending: None,
             skip_bad,
             skipped: 0,
+            lives: Lives::new(),
         })
     }
 
@@ -154,8 +157,10 @@ impl Reader {
         while self.ending.is_none() {
             match self.events.next() {
                 Some(Ok(event)) => {
-                    if let Event::Totals(totals) = &event {
-                        self.count(*totals);
+                    match &event {
+                        Event::Totals(totals) => self.count(*totals),
+                        Event::Closed { object } => self.lives.end(*object),
+                        _ => {}
                     }
                     return Ok(Some(event));
                 }
@@ -165,6 +170,11 @@ impl Reader {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the event that was read last with a key that no page of an earlier object has.
+    pub(crate) fn in_its_life(&self, event: Event) -> Event {
+        self.lives.told_apart(event)
     }
 
     /// Counts from the beginning of the first part that is read. The first totals in that part are

@@ -170,7 +170,7 @@ fn run<const W: usize>(
         }
         match is_whole {
             true => twin.whole_event(&event),
-            false => twin.sampled_event(&event),
+            false => twin.sampled_event(&reader.in_its_life(event)),
         }
         if twin.found.accesses >= next_news {
             next_news = twin.found.accesses + NEWS_PERIOD;
@@ -291,6 +291,7 @@ impl<const W: usize> Twin<W> {
             Event::Totals(_) => {}
             Event::Policy { policy } => self.set_policy(*policy),
             Event::Opened { object, name } => drop(self.names.insert(*object, name.clone())),
+            Event::Closed { object } => drop(self.names.remove(object)),
             Event::Live { first, count } => self.name_segments(*first, *count),
             Event::Learned(learned) => self.table.adopt_learned(learned),
             Event::Resident { key, dirty, bits } => {

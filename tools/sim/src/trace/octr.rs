@@ -1,4 +1,5 @@
-//! Our own recordings as traces: the accesses, each with its key as the page.
+//! Our own recordings as traces: the accesses, each with its key as the page. Objects that had one
+//! number one after the other have different keys.
 
 use octavo_recording::{Event, Totals, WHOLE};
 
@@ -9,10 +10,9 @@ impl Source for Reader {
     fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError> {
         let end = pages.len() + CHUNK;
         while pages.len() < end {
-            match self.event()? {
-                Some(Event::Access { key, .. }) => pages.push(key),
-                Some(_) => {}
-                None => break,
+            let Some(event) = self.event()? else { break };
+            if let Event::Access { key, .. } = self.in_its_life(event) {
+                pages.push(key);
             }
         }
         Ok(())

@@ -13,6 +13,10 @@ use octavo::{
 use octavo_random::Random;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// The longest wait for the number of a closed object.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The longest length of an object.
 const LEN_MAX: u64 = 160 << 10;
@@ -119,7 +123,11 @@ impl World {
                     dirty_max_bytes: random.pick(&[None, Some(0), Some(3 * page_bytes), Some(1 << 30)]),
                     ..PartitionConfig::new(&format!("partition {number}"))
                 };
-                cache.partition(config).unwrap()
+                let partition = cache.partition(config).unwrap();
+                // Three objects, and one that is being replaced: each reopening takes a number that
+                // was another's.
+                partition.limit_numbers(4);
+                partition
             })
             .collect();
         let queue = cache.queue().unwrap();
@@ -156,7 +164,15 @@ impl World {
     fn open(&self, number: usize, len: u64) -> Object {
         let store = self.disk.store(&format!("file {number}"), len);
         let partition = &self.partitions[number % self.partitions.len()];
-        partition.open(store, &format!("object {number}")).unwrap()
+        let began = Instant::now();
+        loop {
+            match partition.open(store.clone(), &format!("object {number}")) {
+                Ok(object) => return object,
+                // A worker may have a closed object a moment longer.
+                Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+            }
+            std::thread::yield_now();
+        }
     }
 
     pub fn run(&mut self, steps: u64) {
