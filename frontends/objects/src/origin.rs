@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -66,6 +66,19 @@ pub struct Version {
     pub id: Option<String>,
     /// When the object was last changed. Only used if there is no entity tag and no version.
     pub modified: Option<SystemTime>,
+}
+
+/// For people: the entity tag, or what else tells the version.
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let age = self.modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
+        match (&self.e_tag, &self.id, age) {
+            (Some(tag), _, _) => write!(f, "{:?}", tag.trim_matches('"')),
+            (None, Some(id), _) => write!(f, "{id:?}"),
+            (None, None, Some(age)) => write!(f, "of Unix time {}", age.as_secs()),
+            (None, None, None) => f.write_str("unknown"),
+        }
+    }
 }
 
 impl Version {

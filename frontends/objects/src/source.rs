@@ -319,7 +319,7 @@ impl Source {
         let Answer { meta, range: told, mut body } = timeout(patience, get).await.map_err(silent)??;
         // O1, O2.
         if !meta.version.is_same(&self.meta.version) {
-            let text = format!("is now version {:?}, no longer {:?}", meta.version, self.meta.version);
+            let text = format!("is now version {}, no longer {}", meta.version, self.meta.version);
             return Err(self.error(ErrorKind::Changed, text));
         }
         if told != *range || meta.size != self.meta.size {

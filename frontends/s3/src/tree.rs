@@ -183,7 +183,8 @@ impl Tree {
         if before == 0 {
             let example =
                 left_out.example.as_ref().map(|key| format!(", such as {key:?}")).unwrap_or_default();
-            log::warn!("{key:?}: {more} keys cannot be names of files and are left out{example}");
+            let keys = if more == 1 { "1 key".to_owned() } else { format!("{more} keys") };
+            log::warn!("{key:?}: left out {keys} that cannot be names of files{example}");
         }
     }
 
