@@ -25,11 +25,11 @@
 //!   unwritten bytes, and so does one whose error no program has got (E1 to E3, `told.rs`). Such
 //!   files do not count against `files_max`. When there are `unwritten_max` of them, a write that
 //!   would make a further file dirty first has one of them written, or fails with its error.
-//! - **F8** The memory of the table is charged to the cache's buffers. The files of a mount may take
-//!   half of these, which its users share as they share descriptors (D5). If others have taken the
-//!   buffers, idle files are closed; files that programs have open then go without a charge.
+//! - **F8** The memory of the table is charged to the cache's buffers. The files of a mount may
+//!   take half of these, which its users share as they share descriptors (D5). If others have taken
+//!   the buffers, idle files are closed; files that programs have open then go without a charge.
 
-mod objects;
+mod opener;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -38,25 +38,22 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use objects::Made;
-use octavo::{Cache, CacheMode, Charge, Object, Partition};
+use octavo::{Cache, CacheMode, Charge, Object};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::process::RawUid;
 
+use self::opener::{Made, Opener};
 use crate::budget::{Budget, Kind, Shared};
 use crate::errors::errno_of;
 use crate::file::{Access, File};
-use crate::labels::Opened;
+use crate::labels::Chooser;
 use crate::leases::Leases;
 use crate::lock::lock;
 use crate::lower::{self, Key};
 use crate::nodes::Node;
 use crate::options::MountOptions;
 use crate::space::Promise;
-
-/// Chooses the partition of a file.
-pub type Chooser = dyn Fn(&Opened<'_>) -> Option<Partition> + Send + Sync;
 
 #[derive(Default)]
 struct Table {
@@ -131,36 +128,30 @@ pub struct Files {
     /// F7, and how many there are now.
     unwritten_max: usize,
     unwritten_count: AtomicUsize,
-    /// What the file systems of files promise, by device (S5).
-    promises: Mutex<HashMap<(u32, u32), Promise>>,
-    direct: bool,
+    opener: Opener,
     /// No other program changes files.
     is_exclusive: bool,
     /// Pages are kept under leases.
     leases: Option<Arc<Leases>>,
-    chooser: Arc<Chooser>,
-    root: PathBuf,
-    root_file: OwnedFd,
 }
 
 impl Files {
     /// # Errors
     /// ENOMEM, EMFILE and the like.
     pub fn new(
-        (root_file, root): (OwnedFd, PathBuf),
+        root: (OwnedFd, PathBuf),
         options: &MountOptions,
         chooser: Arc<Chooser>,
         (cache, budget): (&Cache, Arc<Budget>),
     ) -> Result<Files, Errno> {
-        let &MountOptions { files_max, idle_max, unwritten_max, direct, .. } = options;
+        let &MountOptions { files_max, idle_max, unwritten_max, .. } = options;
         let kept_max = (cache.stat().buffers_max_bytes / 2 / FILE_BYTES) as usize;
         let kept_max = kept_max.max(KEPT_LEAST);
         let charge = cache.charge(0, "the table of kept files").map_err(|error| errno_of(&error))?;
         let is_exclusive = options.is_exclusive();
         let leases = options.has_leases().then(Leases::new).transpose()?;
-        let table = Mutex::default();
-        let files = Files {
-            table,
+        Ok(Files {
+            table: Mutex::default(),
             files_max,
             idle_max,
             budget,
@@ -168,17 +159,10 @@ impl Files {
             charge: Mutex::new(charge),
             unwritten_max: unwritten_max.min(kept_max / 4),
             unwritten_count: AtomicUsize::new(0),
-            promises: Mutex::default(),
-            direct,
+            opener: Opener::new(root, options, chooser)?,
             is_exclusive,
             leases,
-            chooser,
-            root,
-            root_file,
-        };
-        // Now, so that no thread of the mount has to ask.
-        files.promise_of(&files.root_file, &lower::stat(&files.root_file)?);
-        Ok(files)
+        })
     }
 
     /// The leases, if the mount takes them.
@@ -238,7 +222,7 @@ impl Files {
         let descriptors = self.budget.take(access.user, descriptors, Kind::File)?;
         let kept = self.kept.take(access.user, 1, Kind::File)?;
         let shared = Shared::new([descriptors, kept]);
-        let Made { object, path, stamp, promise } = self.make_object(node, access, created)?;
+        let Made { object, path, stamp, promise } = self.opener.open(node, access, created)?;
         let lease = self.leases.as_ref().map(|leases| leases.of(node));
         let file = Arc::new(File::new(node.key, object, stamp, lease, (promise, shared)));
         let entry = Arc::new(Entry { file, path, state: Mutex::default() });
@@ -419,7 +403,7 @@ impl Files {
             return Ok(());
         }
         let _length = file.hold_length();
-        let made = self.make_object(node, access, None)?;
+        let made = self.opener.open(node, access, None)?;
         let mut held = file.object_to_replace();
         // It has no dirty pages.
         held.abandon();
@@ -447,7 +431,7 @@ impl Files {
         // First, so that no write-back of a dirty page lengthens the file again.
         held.abandon();
         rustix::fs::ftruncate(&lower, 0)?;
-        let made = self.make_object(node, Access::writes(user), Some(lower))?;
+        let made = self.opener.open(node, Access::writes(user), Some(lower))?;
         file.replace(&mut held, made.object);
         Ok(())
     }

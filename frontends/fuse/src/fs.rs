@@ -15,8 +15,9 @@ use zerocopy::IntoBytes;
 
 use crate::budget::Budget;
 use crate::device::Device;
-use crate::files::{Chooser, Files};
+use crate::files::Files;
 use crate::handles::Handles;
+use crate::labels::Chooser;
 use crate::lower::{self, Key};
 use crate::nodes::{Node, Nodes};
 use crate::numbers::Numbers;

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use octavo::Advice;
+use octavo::{Advice, Partition};
 use rustix::io::Errno;
 
 use crate::lower;
@@ -17,6 +17,9 @@ const ADVICE: &str = "user.octavo.advice";
 
 /// The longest value that has a meaning.
 const VALUE_MAX: usize = 255;
+
+/// Chooses the partition of a file.
+pub type Chooser = dyn Fn(&Opened<'_>) -> Option<Partition> + Send + Sync;
 
 /// A file that is about to be cached.
 #[derive(Debug)]

@@ -72,8 +72,8 @@ use zerocopy::IntoBytes;
 use below::Below;
 use budget::Budget;
 use device::{Device, Nothing};
-use files::Chooser;
 use fs::{Fs, Shown};
+use labels::Chooser;
 pub use labels::Opened;
 use mounting::Mounted;
 #[doc(hidden)]

@@ -5,8 +5,8 @@
 //! threads up to eight arenas per processor, each with its own fragments: after ten minutes of
 //! hostile clients and recordings, a server held 4 MiB more than its limit.
 //!
-//! The allocator keeps what is freed in the middle of the heap: the tables of a mount that has known
-//! many files, for example. A thread gives such memory back to the kernel ([`keep_trimmed`]).
+//! The allocator keeps what is freed in the middle of the heap: the tables of a mount that has
+//! known many files, for example. A thread gives such memory back to the kernel ([`keep_trimmed`]).
 //!
 //! Only the program does this. The library never changes its process's heap.
 

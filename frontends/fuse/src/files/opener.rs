@@ -1,21 +1,23 @@
 //! How the object of a file is made. The rules F1 to F8 are in `files.rs`.
 
+use std::collections::HashMap;
 use std::fs::File as LowerFile;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use octavo::disk::{OpenOptions, Store};
 use octavo::{CacheMode, Object};
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 
-use super::Files;
 use crate::errors::errno_of_open;
 use crate::file::Access;
-use crate::labels::Opened;
+use crate::labels::{Chooser, Opened};
 use crate::lock::lock;
 use crate::lower::{self, Stamp};
 use crate::nodes::Node;
+use crate::options::MountOptions;
 use crate::space::Promise;
 
 /// A new object, and its file.
@@ -27,17 +29,38 @@ pub(super) struct Made {
     pub promise: Promise,
 }
 
-impl Files {
+/// Opens the lower files of a mount.
+pub(super) struct Opener {
+    root: PathBuf,
+    root_file: OwnedFd,
+    chooser: Arc<Chooser>,
+    direct: bool,
+    /// Pages are kept under leases.
+    has_leases: bool,
+    /// What the file systems of files promise, by device (S5).
+    promises: Mutex<HashMap<(u32, u32), Promise>>,
+}
+
+impl Opener {
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn new(
+        (root_file, root): (OwnedFd, PathBuf),
+        options: &MountOptions,
+        chooser: Arc<Chooser>,
+    ) -> Result<Opener, Errno> {
+        let (direct, has_leases) = (options.direct, options.has_leases());
+        let opener = Opener { root, root_file, chooser, direct, has_leases, promises: Mutex::default() };
+        // Now, so that no thread of the mount has to ask.
+        opener.promise_of(&opener.root_file, &lower::stat(&opener.root_file)?);
+        Ok(opener)
+    }
+
     /// Opens the lower file of a node, and makes its object. `created` is a descriptor of the file.
     ///
     /// # Errors
     /// Those of the lower file system, ENFILE and ENOMEM.
-    pub(super) fn make_object(
-        &self,
-        node: &Node,
-        access: Access,
-        created: Option<OwnedFd>,
-    ) -> Result<Made, Errno> {
+    pub fn open(&self, node: &Node, access: Access, created: Option<OwnedFd>) -> Result<Made, Errno> {
         let place = node.place.at()?;
         // A descriptor that may write would keep the file from being executed below.
         let flags = if access.writes { OFlags::RDWR } else { OFlags::RDONLY };
@@ -64,7 +87,7 @@ impl Files {
             log::warn!("{name}: {error}");
             Errno::NFILE
         })?;
-        let writes_back = object.cache_mode() == CacheMode::Writeback && self.leases.is_none();
+        let writes_back = object.cache_mode() == CacheMode::Writeback && !self.has_leases;
         let promise =
             if access.writes && writes_back { self.promise_of(&place, &stat) } else { Promise::NotNeeded };
         // A file that has bytes: others have nothing to read.
@@ -76,7 +99,7 @@ impl Files {
     }
 
     /// What the file system of a file promises to unwritten bytes (S5).
-    pub(super) fn promise_of(&self, lower: impl AsFd, stat: &Statx) -> Promise {
+    fn promise_of(&self, lower: impl AsFd, stat: &Statx) -> Promise {
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
         if let Some(known) = lock(&self.promises).get(&device) {
             return *known;
