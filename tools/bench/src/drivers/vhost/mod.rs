@@ -216,7 +216,7 @@ fn start_qemu(
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut child = Running(child.map_err(Error::at(QEMU))?);
     let begun = Instant::now();
-    while !socket.exists() {
+    while !is_listening(socket) {
         let ended = child.0.try_wait().map_err(Error::at(QEMU))?;
         if let Some(status) = ended {
             return Err(Error::new(format!("{QEMU} with aio={aio}: {status}")));
@@ -228,4 +228,36 @@ fn start_qemu(
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(child)
+}
+
+/// Whether a process listens at a socket. QEMU's sockets have a path a moment earlier, and refuse
+/// clients until then.
+fn is_listening(socket: &Path) -> bool {
+    // The kernel's `__SO_ACCEPTCON`.
+    const LISTENS: u32 = 1 << 16;
+    let Ok(sockets) = std::fs::read("/proc/net/unix") else { return socket.exists() };
+    let sockets = String::from_utf8_lossy(&sockets);
+    let path = socket.to_string_lossy();
+    sockets.lines().filter(|line| line.ends_with(&*path)).any(|line| {
+        let flags = line.split_whitespace().nth(3);
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        flags.is_some_and(|flags| flags & LISTENS != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::{UnixDatagram, UnixListener};
+
+    #[test]
+    fn a_socket_that_has_only_a_path_does_not_listen() {
+        let directory = Directory::in_memory("sockets").unwrap();
+        let silent = directory.0.join("silent");
+        let listens = directory.0.join("listens");
+        let _silent = UnixDatagram::bind(&silent).unwrap();
+        let _listener = UnixListener::bind(&listens).unwrap();
+        assert!(!is_listening(&silent) && is_listening(&listens));
+        assert!(!is_listening(&directory.0.join("none")));
+    }
 }
