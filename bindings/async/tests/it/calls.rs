@@ -95,7 +95,11 @@ fn a_hit_is_ready_at_the_first_poll_and_never_asks_the_driver() {
     }
     assert!(poll_once(std::pin::pin!(object.view_at(5000, 6))).is_ready());
     assert!(poll_once(std::pin::pin!(object.write_at(5000, b"octavo"))).is_ready());
-    assert_eq!(driver.stat(), before);
+    let mut after = driver.stat();
+    // The driver may lie down only now, after the first write. Once it sleeps, nothing wakes it.
+    assert!(after.sleeps - before.sleeps <= 1, "{before:?} {after:?}");
+    after.sleeps = before.sleeps;
+    assert_eq!(after, before);
 }
 
 /// A task that only hits would never return to its executor.
