@@ -70,7 +70,13 @@ fn more_files_are_known_than_have_descriptors() {
         |link: &fs::DirEntry| fs::read_link(link.path()).is_ok_and(|at| at.starts_with(&rig.source));
     let links = fs::read_dir("/proc/self/fd").unwrap();
     let descriptors = links.filter(|link| is_ours(link.as_ref().unwrap())).count();
-    assert!(rig.mount.as_ref().unwrap().stat().nodes > 400);
+    // The kernel forgets files when another process drops its caches, and knows them when asked.
+    let knows_all = || {
+        let files = (0..10).flat_map(|directory| (0..40).map(move |file| path(directory, file)));
+        files.for_each(|file| assert!(fs::metadata(rig.target.join(file)).is_ok()));
+        rig.mount.as_ref().unwrap().stat().nodes > 400
+    };
+    assert!((0..20).any(|_| knows_all()));
     assert!(descriptors < 200, "{descriptors} descriptors for 400 files");
     for directory in 0..10 {
         for file in 0..40 {
