@@ -227,9 +227,12 @@ fn reads_alone(mode: CacheMode) {
 fn a_number_that_returns(mode: CacheMode, in_memory: bool) {
     const OBJECT_PAGES: u64 = 3;
     let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
-    let store = move |name: &str| match in_memory {
-        true => Store::memory(name, OBJECT_PAGES * PAGE),
-        false => disk.store(name, OBJECT_PAGES * PAGE),
+    let store = move |name: &str| {
+        if in_memory {
+            Store::memory(name, OBJECT_PAGES * PAGE)
+        } else {
+            disk.store(name, OBJECT_PAGES * PAGE)
+        }
     };
     let cache = Cache::new(config(2, 256 << 10)).unwrap();
     let config = PartitionConfig {

@@ -9,9 +9,9 @@
 //! - **D2** A file is charged when it is opened, with the descriptors that it may need at worst: a
 //!   direct and a buffered one, one more where pages are kept under leases, and there one more for
 //!   each handle that writes. An open directory takes one, and a known file that has one, too.
-//! - **D3** A user pays for the files that it has opened first. When a user closes its last handle
-//!   of a file that others have open, one of these pays. Nobody pays for a file without handles,
-//!   nor for known files.
+//! - **D3** The user that opens a file first pays for it. When that user closes its last handle,
+//!   another user that has the file open pays. No user pays for a file without handles, or for a
+//!   known file.
 //! - **D4** What nobody pays for is given back when an open finds no room: the longest idle files,
 //!   then descriptors of known files. Files with unwritten bytes stay (E3, `told.rs`).
 //! - **D5** A user may have files for half of what the other users leave, and directories for five
@@ -236,10 +236,14 @@ impl Paid {
 
     /// Has a user pay for a file for which nobody pays (D5).
     fn charge(&mut self, user: RawUid) -> Result<(), Errno> {
-        if !lock(&self.budget.state).may_pay(user, self.count, Kind::File) {
+        // One lock, so that two opens of a user cannot both find room for one.
+        let mut state = lock(&self.budget.state);
+        if !state.may_pay(user, self.count, Kind::File) {
             return self.budget.refuse();
         }
-        self.pass_to(Some(user));
+        state.pays_no_more(self.payer, self.count);
+        state.pays(Some(user), self.count);
+        self.payer = Some(user);
         Ok(())
     }
 }
@@ -261,7 +265,7 @@ impl Drop for Stuck {
     }
 }
 
-/// What a file has taken, and who has it open (D3).
+/// The descriptors that a file takes, and the users that have it open (D3).
 pub struct Shared(Mutex<Users>);
 
 struct Users {

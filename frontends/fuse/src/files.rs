@@ -112,7 +112,7 @@ impl Entry {
     }
 }
 
-/// The most files whose bytes are counted for `df` (S6): each count walks over all dirty pages.
+/// The most files whose bytes are counted for `df` (S6).
 const UNRESERVED_MAX: usize = 64;
 
 /// All files of a mount whose pages are cached.

@@ -27,7 +27,7 @@ pub struct Open {
     pub is_durable: bool,
     /// The number of the last failure of a write-back that it has been told, or need not be (E1).
     pub seen: AtomicU64,
-    /// Who has opened it (D3).
+    /// The user that opened it (D3).
     pub user: RawUid,
 }
 

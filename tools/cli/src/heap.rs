@@ -22,9 +22,6 @@ const ARENAS_MAX: libc::c_int = 2;
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM_BYTES: libc::c_int = 64 << 10;
 
-/// The room of the thread's stack.
-const STACK_BYTES: usize = 256 << 10;
-
 /// Limits the heap of this process. Call it before threads start.
 #[cfg(target_env = "gnu")]
 pub fn bound() {
@@ -34,6 +31,13 @@ pub fn bound() {
         unsafe { libc::mallopt(option, value) };
     }
 }
+
+/// Other allocators have no such arenas.
+#[cfg(not(target_env = "gnu"))]
+pub fn bound() {}
+
+/// The room of the stack of the thread that trims the heap.
+const STACK_BYTES: usize = 256 << 10;
 
 /// How often the heap is looked at.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -85,7 +89,3 @@ pub fn keep_trimmed() {
         log::debug!("free memory is not given back: {error}");
     }
 }
-
-/// Other allocators have no such arenas.
-#[cfg(not(target_env = "gnu"))]
-pub fn bound() {}

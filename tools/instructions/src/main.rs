@@ -66,7 +66,8 @@ fn main() -> ExitCode {
         (Some("stats"), Some(count)) => stats(count),
         _ => {
             eprintln!(
-                "octavo-instructions single|batch|sequential|write|pin|miss|nodes|nodes-batch|recorded|sampled|watched|create|stats COUNT"
+                "octavo-instructions single|batch|sequential|write|pin|miss|nodes|nodes-batch|recorded|\
+                 sampled|watched|create|stats COUNT"
             );
             return ExitCode::from(2);
         }

@@ -322,12 +322,11 @@ mod tests {
             }
             if open.len() < goal {
                 let number = numbers.take(&returned).unwrap();
-                let expected = match resting.len() > REST as usize {
-                    true => resting.pop_front().unwrap(),
-                    false => {
-                        new += 1;
-                        new - 1
-                    }
+                let expected = if resting.len() > REST as usize {
+                    resting.pop_front().unwrap()
+                } else {
+                    new += 1;
+                    new - 1
                 };
                 assert_eq!(number, expected, "open {opened}");
                 assert!(!std::mem::replace(&mut is_open[number as usize], true));
@@ -345,12 +344,15 @@ mod tests {
 
     #[test]
     fn numbers_that_threads_return_while_others_are_taken_have_one_holder_each() {
-        let (numbers, returned) = (Mutex::new(Numbers::new()), Returned::new());
+        let numbers = Mutex::new(Numbers::new());
+        let returned = Returned::new();
         numbers.lock().unwrap().limit(12);
         let held = Mutex::new(HashSet::new());
         std::thread::scope(|scope| {
             for seed in 0..4 {
-                let (numbers, returned, held) = (&numbers, &returned, &held);
+                let numbers = &numbers;
+                let returned = &returned;
+                let held = &held;
                 scope.spawn(move || {
                     let mut random = Random::new(seed);
                     let mut mine = Vec::new();

@@ -49,8 +49,14 @@ impl Opener {
         options: &MountOptions,
         chooser: Arc<Chooser>,
     ) -> Result<Opener, Errno> {
-        let (direct, has_leases) = (options.direct, options.has_leases());
-        let opener = Opener { root, root_file, chooser, direct, has_leases, promises: Mutex::default() };
+        let opener = Opener {
+            root,
+            root_file,
+            chooser,
+            direct: options.direct,
+            has_leases: options.has_leases(),
+            promises: Mutex::default(),
+        };
         // Now, so that no thread of the mount has to ask.
         opener.promise_of(&opener.root_file, &lower::stat(&opener.root_file)?);
         Ok(opener)

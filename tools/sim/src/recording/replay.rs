@@ -168,9 +168,10 @@ fn run<const W: usize>(
         if lists_state && reader.goes_on() {
             continue;
         }
-        match is_whole {
-            true => twin.whole_event(&event),
-            false => twin.sampled_event(&reader.in_its_life(event)),
+        if is_whole {
+            twin.whole_event(&event);
+        } else {
+            twin.sampled_event(&reader.in_its_life(event));
         }
         if twin.found.accesses >= next_news {
             next_news = twin.found.accesses + NEWS_PERIOD;
