@@ -385,7 +385,7 @@ impl File {
             Promise::AtSync => self.sync_once(),
         };
         self.free_surplus();
-        let told = self.told.tell(seen, &self.faults());
+        let told = self.told.tell_at_close(seen, &self.faults());
         written.and(told)
     }
 

@@ -3,7 +3,9 @@
 //!
 //! Rules:
 //! - **E1** Each handle that was open when a file began to fail gets the error once, at fsync or
-//!   close. A retry that succeeds meanwhile does not take that back.
+//!   close. A retry that succeeds meanwhile does not take that back. A close does not count as
+//!   having got it: a child process closes the copies of its descriptors, and nobody looks at what
+//!   these closes return.
 //! - **E2** If no handle has got it, the first one that is opened afterwards gets it in the same
 //!   way, unless a retry has succeeded. `open` itself succeeds.
 //! - **E3** A file stays in the table, with its unwritten bytes, while it fails, and while nobody
@@ -36,13 +38,26 @@ impl Told {
         faults.is_failing && faults.count > *lock(&self.0)
     }
 
-    /// Tells a handle, which has seen failures up to `seen`, of later ones.
+    /// Tells the fsync of a handle, which has seen failures up to `seen`, of later ones.
     ///
     /// # Errors
     /// That of the last failure.
     pub fn tell(&self, seen: &AtomicU64, faults: &ObjectFaults) -> Result<(), Errno> {
-        // SeqCst: two closes of one handle tell once.
-        if seen.fetch_max(faults.count, SeqCst) >= faults.count {
+        // SeqCst: two fsyncs of one handle tell once.
+        self.tell_after(seen.fetch_max(faults.count, SeqCst), faults)
+    }
+
+    /// Tells the close of a handle, which has seen failures up to `seen`, of later ones. A later
+    /// fsync or close is told too (E1).
+    ///
+    /// # Errors
+    /// That of the last failure.
+    pub fn tell_at_close(&self, seen: &AtomicU64, faults: &ObjectFaults) -> Result<(), Errno> {
+        self.tell_after(seen.load(SeqCst), faults)
+    }
+
+    fn tell_after(&self, seen: u64, faults: &ObjectFaults) -> Result<(), Errno> {
+        if seen >= faults.count {
             return Ok(());
         }
         let mut told = lock(&self.0);
@@ -73,6 +88,17 @@ mod tests {
         let later = AtomicU64::new(told.open(&faults(1, true)));
         assert_eq!(told.tell(&later, &faults(1, true)), Ok(()));
         assert_eq!(told.tell(&later, &faults(2, true)), Err(Errno::IO));
+    }
+
+    /// The close of a child's copy took the error away from the program that wrote.
+    #[test]
+    fn a_close_does_not_keep_the_error_from_a_later_sync() {
+        let told = Told::default();
+        let handle = AtomicU64::new(told.open(&faults(0, false)));
+        assert_eq!(told.tell_at_close(&handle, &faults(1, true)), Err(Errno::IO));
+        assert_eq!(told.tell_at_close(&handle, &faults(1, true)), Err(Errno::IO));
+        assert_eq!(told.tell(&handle, &faults(1, true)), Err(Errno::IO));
+        assert_eq!(told.tell_at_close(&handle, &faults(1, true)), Ok(()));
     }
 
     #[test]
