@@ -149,6 +149,48 @@ class Writes(Folder):
             self.assertEqual(plain.read(), b"x" + data[1:])
 
 
+class Cells(Folder):
+    """A notebook runs a cell again while the variables of its last run live."""
+
+    def test_a_cell_that_closes_its_cache_can_run_again(self):
+        cell = """
+with octavo.Cache("16MiB") as cache:
+    table = cache.partition("app", mode="writeback").open(file)
+    before = table.read(4)
+    table.write(run)
+"""
+        file, data = self.make("data", 4 * PAGE)
+        names = {"octavo": octavo, "file": file}
+        for before, run in (data[:4], b"run1"), (b"run1", b"run2"), (b"run2", b"run3"):
+            names["run"] = run
+            exec(cell, names)
+            self.assertEqual(names["before"], before)
+        with self.assertRaises(octavo.ClosedError):
+            names["table"].read(1)
+
+    def test_a_cell_that_closes_its_object_can_run_again(self):
+        cell = """
+table = partition.open(file)
+first = table.read(4)
+table.close()
+"""
+        file, data = self.make("data", 4 * PAGE)
+        names = {"partition": self.partition(), "file": file}
+        for _ in range(3):
+            exec(cell, names)
+            self.assertEqual(names["first"], data[:4])
+
+    def test_an_object_that_was_dropped_is_closed(self):
+        file, data = self.make("data", 4 * PAGE)
+        partition = self.partition()
+        for _ in range(3):
+            one = partition.open(file)
+            self.assertEqual(one.read(4), data[:4])
+            with self.assertWarns(ResourceWarning):
+                del one
+                gc.collect()
+
+
 class Pins(Folder):
     def setUp(self):
         super().setUp()

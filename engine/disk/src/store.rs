@@ -5,6 +5,7 @@ pub(crate) mod backend;
 pub(crate) mod change;
 pub(crate) mod file;
 pub(crate) mod gate;
+pub(crate) mod keep;
 pub(crate) mod lock;
 pub(crate) mod memory;
 pub(crate) mod open;
@@ -37,30 +38,17 @@ use crate::store::memory::MemoryStore;
 use crate::store::open::OpenOptions;
 use crate::store::request::Backend;
 use crate::store::target::Target;
-use crate::sync::{Arc, Weak};
+use crate::sync::Arc;
 
 /// A range of bytes that I/O can go to: a file, a block device, memory, a file of a [`SimDisk`], or
 /// a [`Backend`] of yours. Cheap to clone. The store closes with its last handle, and every I/O in
-/// flight on a file, a device or a back end holds one.
-#[derive(Clone)]
-pub struct Store(Arc<Inner>);
+/// flight on a file, a device or a back end holds one. A handle that has [let
+/// go](Store::let_go) does not keep a file open.
+pub struct Store(Arc<Inner>, Keep);
 
-/// A reference to a [`Store`] that does not keep it open.
-#[derive(Clone)]
-pub struct WeakStore(Weak<Inner>);
-
-impl WeakStore {
-    /// Returns a handle of the store, or None if the store was closed.
-    pub fn upgrade(&self) -> Option<Store> {
-        self.0.upgrade().map(Store)
-    }
-}
-
-impl fmt::Debug for WeakStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WeakStore").field(&self.upgrade()).finish()
-    }
-}
+/// Whether a handle of a store keeps its file open (`keep.rs`). An atomic of std and not of
+/// shuttle: no thread waits for it.
+struct Keep(std::sync::atomic::AtomicBool);
 
 struct Inner {
     /// Never reused, so that rings can tell a store from a later one.
@@ -72,6 +60,9 @@ struct Inner {
     taken_as: std::sync::Mutex<Option<String>>,
     /// The changes by other programs. A `Mutex` of std, as above.
     noticed: std::sync::Mutex<Noticed>,
+    /// Number of the handles that keep the file open, and whether one has let go.
+    keepers: std::sync::atomic::AtomicUsize,
+    has_let_go: std::sync::atomic::AtomicBool,
 }
 
 pub(crate) enum Kind {
@@ -175,27 +166,15 @@ impl Store {
         static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Store(Arc::new(Inner {
+        Store::keeping(Arc::new(Inner {
             id,
             name,
             kind,
             taken_as: std::sync::Mutex::new(None),
             noticed: std::sync::Mutex::default(),
+            keepers: std::sync::atomic::AtomicUsize::new(0),
+            has_let_go: std::sync::atomic::AtomicBool::new(false),
         }))
-    }
-
-    /// Returns a reference that does not keep the store open.
-    ///
-    /// # Examples
-    /// ```
-    /// let store = octavo_disk::Store::memory("scratch", 4096);
-    /// let weak = store.downgrade();
-    /// assert!(weak.upgrade().is_some());
-    /// drop(store);
-    /// assert!(weak.upgrade().is_none());
-    /// ```
-    pub fn downgrade(&self) -> WeakStore {
-        WeakStore(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn kind(&self) -> &Kind {
@@ -203,7 +182,7 @@ impl Store {
     }
 
     pub(crate) fn into_handle(self) -> Handle {
-        self.0
+        self.0.clone()
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -552,6 +531,19 @@ impl Inner {
     /// Returns the identity that other stores of this process may have too.
     fn shared_identity(&self) -> Option<Identity> {
         if let Kind::Target(target) = &self.kind { target.identity() } else { None }
+    }
+
+    /// Returns whether the file was closed. Waits for a close that is under way.
+    fn is_closed(&self) -> bool {
+        matches!(&self.kind, Kind::File(file) if file.was_closed())
+    }
+
+    /// Closes the file, which no handle keeps open any more.
+    fn close(&self) {
+        if let Kind::File(file) = &self.kind {
+            // A file that a ring has registered would stay open (`uring.rs`, U5).
+            file.close(&self.name, || crate::io::sink::forget_store(self.id));
+        }
     }
 
     /// Ends the claim that `taken_as` names, if any.

@@ -41,7 +41,8 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use crate::io::Channel;
 use crate::store::change::Change;
 use crate::store::file::FileStore;
-use crate::store::{Kind, Store, WeakStore};
+use crate::store::keep::WeakStore;
+use crate::store::{Kind, Store};
 
 /// After a change of content is reported, further ones are not reported until this many looks in a
 /// row have found none. A program that writes for an hour is therefore reported once.
@@ -126,7 +127,7 @@ impl Watch {
 
     /// Returns whether all stores were closed.
     pub fn is_empty(&self) -> bool {
-        self.stores.values().all(|watched| watched.store.upgrade().is_none())
+        self.stores.values().all(|watched| watched.store.peek().is_none())
     }
 
     /// Returns what other programs have changed since the last look, each change with the number of
@@ -142,7 +143,7 @@ impl Watch {
         self.forget_closed();
         for (number, watched) in &mut self.stores {
             let was_closed = watched.inotify_watch.is_some_and(|watch| closed.contains(&watch));
-            let Some(store) = watched.store.upgrade() else { continue };
+            let Some(store) = watched.store.peek() else { continue };
             for change in watched.look(&store, was_closed) {
                 store.notice(&change);
                 changes.push((*number, change));
@@ -154,7 +155,7 @@ impl Watch {
     /// Forgets the stores that were closed. Two stores of one file share its inotify watch, which
     /// ends with the last of them.
     fn forget_closed(&mut self) {
-        let gone = self.stores.extract_if(.., |_, watched| watched.store.upgrade().is_none());
+        let gone = self.stores.extract_if(.., |_, watched| watched.store.peek().is_none());
         let gone: Vec<i32> = gone.filter_map(|(_, watched)| watched.inotify_watch).collect();
         for watch in gone {
             let is_shared = self.stores.values().any(|watched| watched.inotify_watch == Some(watch));
@@ -204,6 +205,10 @@ impl Watched {
             return changes;
         };
         let length = length.is_ok().then(|| (file.len_bytes(), file.found_len_bytes(&found).ok()));
+        // A store that was closed in the meantime has other descriptors.
+        if file.is_closed() {
+            return changes;
+        }
         // W3: read after the `stat`.
         let is_quiet = file.begun() == self.ended;
 

@@ -38,8 +38,8 @@
 //!   in flight.
 //! - These never wait for a store: [`Object::try_read_at`], [`Object::try_read_raw_at`],
 //!   [`Object::try_read_raw_batch`], [`Object::try_pin`], [`Queue::take_next`], [`Queue::wait`]
-//!   with `min` 0, dropping a pin, all statistics, and [`Queue::submit`], except of advice that
-//!   runs during the call.
+//!   with `min` 0, dropping a pin or an object, all statistics, and [`Queue::submit`], except of
+//!   advice that runs during the call.
 //! - [`Cache::buffer`], [`Cache::queue`] and [`Partition::record`] may evict pages, if the cache
 //!   has a reaper and the memory that they need holds pages. They wait about a second at most for
 //!   stores that must take dirty pages, and then return what they return without memory.

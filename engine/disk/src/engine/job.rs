@@ -13,7 +13,7 @@ use crate::store::{Kind, Store};
 /// completions whose submitter is computing on a processor without timer ticks.
 pub(crate) const NUDGE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// An I/O of a file, inside the file's gate. Keeps the store open.
+/// An I/O of a file, inside the file's gate, which keeps the file open.
 pub(crate) struct FileIo {
     pub(crate) io: Io,
     pub(crate) store: Store,
@@ -27,7 +27,7 @@ impl FileIo {
         let file = file_of(store);
         file.enter(shard, io.op);
         file.cut(&mut io);
-        FileIo { io, store: store.clone(), shard }
+        FileIo { io, store: store.inside_gate(), shard }
     }
 
     /// Creates an I/O for tests of queues, which never execute it.

@@ -14,8 +14,9 @@
 //!   the completion queue holds, and the last one is the NOP's, so the completion queue never
 //!   overflows. Further keys wait in the backlog, in order.
 //! * U5. Registered files: slot `i` holds the file of the store with id `files.ids[i]`. A store
-//!   leaves when its last handle is dropped; a pending I/O holds a handle. Ids are never reused, so
-//!   a slot never serves another store.
+//!   leaves when its last handle is dropped, and a pending I/O holds a handle; or when it is
+//!   closed, with no I/O in the gate (`keep.rs`, K2). Ids are never reused, so a slot never serves
+//!   another store.
 //! * U6. The kernel posts a completion in the context of the thread that submitted the I/O: when
 //!   that thread enters the kernel, is interrupted, or sleeps in a system call that signals end
 //!   (`COOP_TASKRUN`; the default interrupts it for every completion, which cost a third of the
@@ -328,7 +329,7 @@ impl Uring {
         harvest
     }
 
-    /// U5: frees the slot of a store that has no handle left.
+    /// U5: frees the slot of a store that has no I/O in flight.
     pub(crate) fn forget_store(&self, id: u64) {
         let mut submission = lock(&self.submission);
         let Some(slot) = submission.files.ids.iter().position(|&known| known == id) else { return };

@@ -69,8 +69,8 @@ pub(crate) fn drive_all() {
     all().into_iter().for_each(Sink::drive);
 }
 
-/// Drops a store from every ring's file table. The store has no handle left, so it has no I/O
-/// in flight. No lock of a ring is held (`inbox.rs`, R2).
+/// Drops a store from every ring's file table. The store has no I/O in flight: it has no handle
+/// left, or is being closed. No lock of a ring is held (`inbox.rs`, R2).
 pub(crate) fn forget_store(id: u64) {
     all().iter().for_each(|sink| sink.forget(id));
 }

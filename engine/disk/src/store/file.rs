@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, Advice, AtFlags, CWD, accessat, fadvise, fallocate, ioctl_blksszget};
 use rustix::io::Errno;
 
-use crate::error::{IoError, OpenError};
+use crate::error::{IoError, OpenError, Reason};
 use crate::identity::Identity;
 use crate::io::buffer::IoBuffer;
 use crate::io::method::Methods;
 use crate::io::{Channel, Io, NOT_FAST, PARTS, Part};
 use crate::op::Op;
+use crate::process::Process;
 use crate::store::gate::Gate;
 use crate::store::lock::{Numbers, Ownership};
 use crate::store::open::{
@@ -25,11 +26,14 @@ use crate::store::open::{
     open_with, options_of_open, probe_block_bytes, refusal,
 };
 use crate::store::sys;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// The length of the tail unit: the kernel's page, so that no page of the tail in the kernel's page
 /// cache overlaps bytes that direct I/O moves.
 pub(crate) const TAIL_UNIT_BYTES: u64 = 4096;
+
+/// Why I/O on a closed store fails.
+const CLOSED: Reason = Reason::Borrowed("the store was closed");
 
 /// An open file or block device.
 pub(crate) struct FileStore {
@@ -52,7 +56,15 @@ pub(crate) struct FileStore {
     ended: AtomicU64,
     /// Held while the length changes (`watch.rs`, W2).
     pub(crate) length: Mutex<()>,
-    ownership: Option<Ownership>,
+    /// None if the store was opened without a lock, or was closed. A `Mutex` of std and not of
+    /// shuttle: a thread that holds it never waits for another thread.
+    ownership: std::sync::Mutex<Option<Ownership>>,
+    /// The store was closed while handles exist (`close`).
+    is_closed: AtomicBool,
+    /// Held by `close`.
+    closing: Mutex<()>,
+    /// The process that opened it.
+    process: Process,
 }
 
 impl FileStore {
@@ -120,7 +132,10 @@ impl FileStore {
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             length: Mutex::new(()),
-            ownership,
+            ownership: std::sync::Mutex::new(ownership),
+            is_closed: AtomicBool::new(false),
+            closing: Mutex::new(()),
+            process: Process::this(),
         };
         if is_device {
             let len = sys::device_len_bytes(&store.main);
@@ -188,7 +203,8 @@ impl FileStore {
                 "direct I/O needs blocks of {block_bytes} bytes, and at most 4096 are supported"
             ));
         }
-        if let Some(Err(error)) = self.ownership.as_ref().map(|owned| owned.share(&self.main, &direct)) {
+        let owned = self.ownership.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(Err(error)) = owned.as_ref().map(|owned| owned.share(&self.main, &direct)) {
             return buffered_because(&format!(
                 "its lock cannot be shared with a direct descriptor ({error})"
             ));
@@ -258,6 +274,11 @@ impl FileStore {
 
     /// Cuts an I/O by the current length. The I/O is inside the gate (L1).
     pub(crate) fn cut(&self, io: &mut Io) {
+        if self.is_closed() {
+            io.fail(libc::EBADF, Some(CLOSED));
+            io.parts_left = 0;
+            return;
+        }
         let len_bytes = self.len_bytes();
         let granule_bytes = if self.is_direct() { self.block_bytes } else { 1 };
         io.cut(len_bytes, self.tail_start(len_bytes), granule_bytes);
@@ -275,7 +296,7 @@ impl FileStore {
     /// gate (L1).
     pub(crate) fn read_whole(&self, offset: u64, buffer: IoBuffer) -> Option<Result<usize, i32>> {
         let end = offset.checked_add(buffer.len as u64)?;
-        let is_inside = end <= self.tail_start(self.len_bytes());
+        let is_inside = !self.is_closed() && end <= self.tail_start(self.len_bytes());
         is_inside.then(|| sys::read_at(&self.main, &[buffer], offset))
     }
 
@@ -375,6 +396,9 @@ impl FileStore {
 
     /// Asks the system for the present length of the file or device.
     pub(crate) fn present_len_bytes(&self, name: &str) -> Result<u64, IoError> {
+        if self.is_closed() {
+            return Err(IoError::new(name, Op::Read, 0, 0, libc::EBADF, Some(CLOSED)));
+        }
         let found = self.descriptor(Channel::Tail).metadata();
         let found = found.and_then(|found| self.found_len_bytes(&found));
         found.map_err(|source| IoError::of_call(name, Op::Read, 0, 0, &source))
@@ -391,6 +415,52 @@ impl FileStore {
         let result = change();
         self.ended.fetch_add(1, Ordering::SeqCst);
         result
+    }
+
+    /// Whether the store was closed. Inside the gate, the answer stays valid.
+    pub(crate) fn is_closed(&self) -> bool {
+        // Acquire: pairs with `close`.
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Whether the store was closed, and its lock has ended.
+    pub(crate) fn was_closed(&self) -> bool {
+        let is_closed = self.is_closed();
+        if is_closed {
+            // `close` holds the lock until it has done everything.
+            drop(lock(&self.closing));
+        }
+        is_closed
+    }
+
+    /// Closes the file though handles exist: ends the lock, and lets both descriptors lead nowhere.
+    /// Their numbers stay taken until the last handle is dropped, so a thread that still uses one
+    /// reaches no other file. With the gate closed, no I/O is in flight. `forget` takes the file
+    /// out of the rings' tables.
+    pub(crate) fn close(&self, name: &str, forget: impl FnOnce()) {
+        // A child of `fork` shares the lock with its parent, and may find the gate locked for ever.
+        if !self.process.is_this() || self.is_closed() {
+            return;
+        }
+        // Not `alone`: a watch that looks at a file system which hangs has the lock `length`.
+        let _gate = self.gate.close();
+        let _closing = lock(&self.closing);
+        // Release: pairs with `is_closed`.
+        self.is_closed.store(true, Ordering::Release);
+        if let Some(ownership) = self.ownership().take() {
+            ownership.release(self.tail.iter().chain([&self.main]));
+        }
+        forget();
+        let replaced = sys::nowhere().and_then(|nowhere| {
+            self.tail.iter().chain([&self.main]).try_for_each(|file| sys::replace(file, &nowhere))
+        });
+        if let Err(error) = replaced {
+            log::warn!("{name}: its descriptors stay open as long as a handle exists: {error}");
+        }
+    }
+
+    fn ownership(&self) -> std::sync::MutexGuard<'_, Option<Ownership>> {
+        self.ownership.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The descriptor whose I/O passes through the kernel's page cache.
@@ -463,7 +533,9 @@ impl FileStore {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
-        if let Some(ownership) = &self.ownership {
+        // Without the lock, which a child of `fork` may find locked for ever.
+        let owned = self.ownership.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(ownership) = owned.take() {
             ownership.release(self.tail.iter().chain([&self.main]));
         }
     }

@@ -54,7 +54,7 @@ impl Store {
         if file.is_device {
             return stamp_of_device(file.numbers.0);
         }
-        let found = file.descriptor(Channel::Tail).metadata().ok()?;
+        let found = file.descriptor(Channel::Tail).metadata().ok().filter(|_| !file.is_closed())?;
         let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
         Some(times.into_iter().flat_map(i64::to_le_bytes).collect())
     }

@@ -5,9 +5,9 @@
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
 use crate::io::buffer::{ALIGNMENT_BYTES, IoBuffer};
@@ -72,6 +72,21 @@ pub(crate) fn write_bytes_at(file: &File, bytes: &[u8], offset: u64) -> Result<u
 pub(crate) fn sync(file: &File) -> Result<(), i32> {
     // SAFETY: the descriptor is open; no memory is passed.
     done(unsafe { libc::fdatasync(file.as_raw_fd()) })
+}
+
+/// Opens a descriptor for which every I/O fails with `EBADF`.
+pub(crate) fn nowhere() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Lets the descriptor of `file` lead where `other` leads. Its number stays the same.
+pub(crate) fn replace(file: &File, other: &OwnedFd) -> io::Result<()> {
+    // SAFETY: both descriptors are open; no memory is passed. The number stays the descriptor of
+    // `file`, which closes it on drop.
+    match unsafe { libc::dup3(other.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the alignment in bytes that direct I/O on this file needs for offsets (`statx`, Linux

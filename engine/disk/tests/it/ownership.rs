@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use octavo_disk::{OpenError, OpenOptions, Store};
+use octavo_disk::{Op, OpenError, OpenOptions, Store};
 
 use crate::fixture::*;
 
@@ -47,6 +47,44 @@ fn a_clone_keeps_the_lock_and_an_opening_without_a_lock_ignores_locks() {
     assert!(refused.is_err(), "an opening without a lock releases no lock");
     drop(clone);
     drop(open(&path));
+}
+
+/// K1 to K3: the file is closed when the last handle that keeps it open has let go or is dropped,
+/// though a ring has registered it and other handles exist.
+#[test]
+fn a_store_is_closed_once_no_handle_keeps_it_open() {
+    for (directory, ring) in rigs(8) {
+        let path = file(directory.path(), &pattern(1, 4096 + 100));
+        let leads_there = || {
+            let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let path = path.canonicalize().unwrap();
+            all.filter(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == path)).count()
+        };
+        let store = open(&path);
+        let (kept, weak) = (store.clone(), store.downgrade());
+        assert_eq!(read(&ring, &store, 0, 4096), pattern(1, 4096 + 100)[..4096]);
+        store.let_go();
+        store.let_go();
+        assert!(!store.is_closed(), "another handle keeps it open");
+        // A handle that has let go can be used until then.
+        assert_eq!(read(&ring, &store, 0, 4096), pattern(1, 4096 + 100)[..4096]);
+        assert!(weak.upgrade().is_some() && Store::open(&path, &OpenOptions::default()).is_err());
+        drop(kept);
+        assert!(store.is_closed() && weak.upgrade().is_none());
+        assert_eq!(leads_there(), 0);
+        // Another process may change the file now.
+        let again = open(&path);
+        write(&ring, &again, 0, &pattern(2, 4096));
+        let page = aligned(&[0; 4096]);
+        let failed = transfer(&ring, &store, Op::Read, 0, &page).unwrap_err();
+        assert_eq!(failed.errno(), libc::EBADF);
+        assert!(transfer(&ring, &store, Op::Write, 0, &page).is_err() && sync(&ring, &store).is_err());
+        assert!(store.set_len_bytes(0).is_err() && store.adopt_len_bytes().is_err());
+        assert!(store.clone().is_closed());
+        drop(store);
+        assert_eq!(read(&ring, &again, 0, 4096), pattern(2, 4096));
+        assert!(Store::open(&path, &OpenOptions::default()).is_err(), "it is locked");
+    }
 }
 
 /// Runs this binary as a child that opens `path` and holds it while `test` runs.

@@ -1,5 +1,6 @@
 //! Blocking calls on whole ranges of an object: changing the length, evicting a range, closing and
-//! abandoning the object. (Changes that others make to the store are in `outside.rs`.)
+//! abandoning the object. (Changes that others make to the store are in `outside.rs`, and the close
+//! by the last handle in `flight/handle.rs`.)
 //!
 //! Steps of a length change, a close and an abandon:
 //! 1. Close the range: no page of it is brought in. Resident pages may still be read and written
@@ -120,8 +121,10 @@ impl Object {
 
     /// Syncs the object, drops its pages and releases its store. Every later call fails with
     /// [`Error::Closed`], except that closing again succeeds. If dirty pages cannot be written, the
-    /// call fails and the object stays open. After a close, another object may use the store, but
-    /// the lock on the store's file lasts until the last handle of this object is dropped.
+    /// call fails and the object stays open. The file is closed too, with its lock, whatever
+    /// handles of the object exist. A caller that keeps a handle of the
+    /// [`Store`](octavo_disk::Store) itself keeps the file open, and may open another object with
+    /// it.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Failed`] if an earlier sync of the store failed

@@ -27,7 +27,8 @@ impl Object {
         &self.inner.name
     }
 
-    /// Returns the store that the object reads and writes.
+    /// Returns the store that the object reads and writes. A clone keeps its file open, also after
+    /// the object was closed; made later, it is closed too.
     pub fn store(&self) -> &Store {
         &self.inner.store
     }

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::config::{CacheConfig, CacheMode, PartitionConfig};
     use crate::disk::{Engine, Store};
-    use crate::flight::Lanes;
+    use crate::flight::{Handle, Lanes};
     use crate::state::partition::{Lease, ObjectInner};
     use crate::state::shared::Shared;
 
@@ -173,7 +173,8 @@ mod tests {
         let partition = PartitionInner::new(&shared, config, 256 << 10).unwrap();
         let lease = Arc::new(Lease(partition.clone()));
         let object = ObjectInner::new(&partition, &lease, Store::memory("m", 64 << 10), "m", 1);
-        let object = Object { inner: Arc::new(object), lanes: Arc::new(Lanes::new(shared)) };
+        let lanes = Handle::passing(&Arc::new(Lanes::new(shared)));
+        let object = Object { inner: Arc::new(object), lanes };
         object.write_at(4096, &[7; 4096]).unwrap();
         let [here, there] = [4096, 4096].map(|at| object.pin_owned(at).unwrap().unwrap());
         any_thread(&here);

@@ -10,7 +10,7 @@ use octavo_recording::Event;
 use crate::config::{Limits, PolicyName};
 use crate::control::{Owed, Partition, Stop};
 use crate::error::Error;
-use crate::flight::Object;
+use crate::flight::{Handle, Object};
 use crate::name::check_name;
 use crate::numa::NumaMode;
 use crate::request::Advice;
@@ -55,6 +55,9 @@ impl Partition {
                 self.inner.page_bytes()
             )));
         }
+        if store.is_closed() {
+            return Err(Error::Config(format!("{name}: the store was closed with its object")));
+        }
         self.inner.shared.check_process()?;
         self.inner.check_len(name, store.len_bytes())?;
         let taken = |other| Error::Config(format!("{name}: the store is already open, as {other}"));
@@ -76,7 +79,8 @@ impl Partition {
         let inner = Arc::new(inner);
         objects.open.insert(id, inner.clone());
         self.inner.record(|| Event::Opened { object: id, name: name.into() });
-        Ok(Object { inner, lanes: self.core.lanes.clone() })
+        let lanes = Handle::counted(&inner, &self.core.lanes);
+        Ok(Object { inner, lanes })
     }
 
     /// Marks the partition as removed if no object is open in it, and returns whether it did. A

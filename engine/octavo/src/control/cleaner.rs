@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::flight::{Lane, Object, Task};
 use crate::state::events::Happened;
 use crate::state::partition::{ObjectInner, PartitionInner};
-use crate::sync::{Arc, lock};
+use crate::sync::{Arc, Ordering, lock};
 
 /// Age at which the cleaner writes dirty pages even below half of the dirty limit.
 const DIRTY_AGE: Duration = Duration::from_secs(5);
@@ -28,6 +28,9 @@ const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
 /// Interval between checks of a partition above half of its limit. The bell stays off meanwhile:
 /// each of the partition's writes would ring it.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
+
+/// Between two attempts to close objects without handles that are in use.
+const CLOSE_AGAIN: Duration = Duration::from_millis(500);
 
 /// The state of the cleaner thread.
 pub(crate) struct Cleaner {
@@ -41,6 +44,8 @@ pub(crate) struct Cleaner {
     /// When to check again the partitions that were above half of their limits. `None`: there
     /// were none.
     recheck_at: Option<Instant>,
+    /// When to try again to close objects without handles. `None`: there are none.
+    close_at: Option<Instant>,
     /// The last look found no dirty page in any partition: the next dirty page rings the bell.
     was_clean: bool,
     /// Objects whose refusals were told, with their partitions.
@@ -52,7 +57,15 @@ impl Cleaner {
     pub fn new(lane: Arc<Lane>) -> Cleaner {
         lane.shared.bell.connect(&lane.mailbox);
         let refusing = BTreeSet::new();
-        Cleaner { lane, aged_at: None, again_at: None, recheck_at: None, was_clean: true, refusing }
+        Cleaner {
+            lane,
+            aged_at: None,
+            again_at: None,
+            recheck_at: None,
+            close_at: None,
+            was_clean: true,
+            refusing,
+        }
     }
 
     /// The cleaner thread's loop, until the cache is dropped.
@@ -61,7 +74,8 @@ impl Cleaner {
         // No other thread needs to take this lane's completions.
         self.lane.mailbox.set_attended(true);
         loop {
-            let look_at = [self.aged_at, self.again_at, self.recheck_at].into_iter().flatten().min();
+            let look_at = [self.aged_at, self.again_at, self.recheck_at, self.close_at];
+            let look_at = look_at.into_iter().flatten().min();
             let time = look_at.map(|at| at.saturating_duration_since(Instant::now()));
             let ended = self.lane.work_a_while(time, || shared.bell.has_rung());
             let now = Instant::now();
@@ -95,8 +109,12 @@ impl Cleaner {
             objects.map(|object| (Arc::as_ptr(object), Arc::as_ptr(&object.partition))).unzip()
         };
         let (mut is_dirty, mut is_urgent) = (false, false);
+        self.close_at = None;
         for partition in core.partitions() {
             let inner = &partition.inner;
+            if close_left(inner) {
+                self.close_at = Some(now + CLOSE_AGAIN);
+            }
             let (dirty, most) = (inner.table.dirty_pages(), inner.dirty_max_pages());
             if dirty == 0 || self.was_clean {
                 inner.clean_until.advance(now);
@@ -116,11 +134,14 @@ impl Cleaner {
                 false => 0,
             };
             let mut wanted = Vec::new();
-            for object in partition.objects() {
+            for object in partition.objects_in_passing() {
                 let refused = lock(&object.inner.faults).refusal().is_some();
+                // Relaxed: a hint. An object without handles closes once it is clean.
+                let is_left = object.inner.handles.load(Ordering::Relaxed) == 0;
                 let pages_max = match refused {
                     true if asks_again => u64::MAX,
                     true => 0,
+                    false if is_left => u64::MAX,
                     false => pages_max,
                 };
                 if pages_max > 0 && !objects.contains(&Arc::as_ptr(&object.inner)) {
@@ -174,7 +195,7 @@ impl Cleaner {
         let refusing = &mut self.refusing;
         for partition in core.partitions() {
             let is_clean = partition.inner.table.dirty_pages() == 0;
-            for object in partition.objects() {
+            for object in partition.objects_in_passing() {
                 let error = {
                     let mut faults = lock(&object.inner.faults);
                     if is_clean {
@@ -205,4 +226,23 @@ impl Cleaner {
             }
         }
     }
+}
+
+/// Closes the objects of a partition that have no handles, if they are clean and idle (D3 of
+/// `flight/handle.rs`). Returns whether some stay open.
+fn close_left(partition: &PartitionInner) -> bool {
+    // Acquire: pairs with the drop of a handle.
+    if !partition.has_leaving.swap(false, Ordering::Acquire) {
+        return false;
+    }
+    let mut some_stay = false;
+    for object in partition.open_objects() {
+        // Acquire: pairs with the drop of the last handle.
+        some_stay |= object.handles.load(Ordering::Acquire) == 0 && !object.close_idle();
+    }
+    if some_stay {
+        // Relaxed: only this thread clears it.
+        partition.has_leaving.store(true, Ordering::Relaxed);
+    }
+    some_stay
 }

@@ -6,7 +6,7 @@
 use super::ledger::Ledger;
 use super::roster::{self, Roster};
 use crate::error::Error;
-use crate::flight::{Crew, Lanes, Object};
+use crate::flight::{Crew, Handle, Lanes, Object};
 use crate::state::partition::{Lease, PartitionInner};
 use crate::state::shared::Shared;
 use crate::sync::{Arc, Mutex, lock};
@@ -105,7 +105,16 @@ impl Partition {
 
     /// Returns the open objects, in the order of opening. Empty in a child of `fork`.
     pub fn objects(&self) -> Vec<Object> {
-        let handle = |inner| Object { inner, lanes: self.core.lanes.clone() };
+        let lanes = &self.core.lanes;
+        let handle = |inner| Object { lanes: Handle::counted(&inner, lanes), inner };
         self.core.shared.unless_forked(|| self.inner.open_objects().into_iter().map(handle).collect())
+    }
+
+    /// Returns the open objects for the engine's own use: these handles do not count (D1 of
+    /// `flight/handle.rs`).
+    pub(crate) fn objects_in_passing(&self) -> Vec<Object> {
+        let lanes = Handle::passing(&self.core.lanes);
+        let handle = |inner| Object { inner, lanes: lanes.clone() };
+        self.inner.open_objects().into_iter().map(handle).collect()
     }
 }

@@ -11,7 +11,7 @@ use super::core::Partition;
 use super::turn::{Stop, Turn};
 use crate::config::PolicyName;
 use crate::error::Error;
-use crate::flight::Object;
+use crate::flight::{Handle, Object};
 use crate::numa::NumaMode;
 use crate::pages::mover::PageMover;
 use crate::state::counters::Count;
@@ -358,7 +358,7 @@ impl Partition {
         if let Some(turn) = turn {
             return turn.settle(&object, slot, word);
         }
-        let object = Object { inner: object, lanes: self.core.lanes.clone() };
+        let object = Object { inner: object, lanes: Handle::passing(&self.core.lanes) };
         if word.owned() || word.writeback() {
             object.nap(|waiter| inner.wait_for_slot(slot, word, waiter))?;
             return Ok(());

@@ -76,7 +76,8 @@ impl Cache {
     ///     Ok(partition.open(Store::open(&path, &OpenOptions::default())?, "file")?)
     /// };
     /// let old = Cache::new(CacheConfig::default())?;
-    /// open(&old)?.read_at(0, &mut [0; 8192])?;
+    /// let object = open(&old)?;
+    /// object.read_at(0, &mut [0; 8192])?;
     /// old.evacuate(&std::fs::File::create(&pages)?)?;
     ///
     /// // Usually in another process, which has the file as a descriptor.

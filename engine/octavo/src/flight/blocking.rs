@@ -5,7 +5,7 @@ use std::ops::Range;
 use octavo_table::SegmentIndex;
 
 use super::dispatch::Batch;
-use super::lanes::Lanes;
+use super::handle::Handle;
 use super::task::{Ended, Job, NONE, Task};
 use crate::error::Error;
 use crate::memory::Lent;
@@ -15,12 +15,21 @@ use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
 use crate::wait::Waiter;
 
-/// An open store. Cheap to clone. It stays open until [`Object::close`], also while it has no
-/// handle, or until its cache and its last handle are dropped.
+/// An open store. Cheap to clone. [`Object::close`] closes it, and so does the drop of its last
+/// handle:
+///
+/// - At once, without a sync, if no page is dirty and no request is in flight.
+/// - Otherwise the cache writes the dirty pages in the background, and then closes the object. If
+///   the store refuses them, they stay dirty and are retried, and an event says so
+///   ([`Happened::WritebackFailed`](crate::Happened::WritebackFailed));
+///   [`Partition::objects`](crate::Partition::objects) returns a handle.
+/// - Without a background thread ([`CacheConfig::background`](crate::CacheConfig::background)), an
+///   object with dirty pages stays open.
 #[derive(Clone)]
 pub struct Object {
     pub(crate) inner: Arc<ObjectInner>,
-    pub(crate) lanes: Arc<Lanes>,
+    /// Declared after `inner`, so that its drop finds one reference fewer.
+    pub(crate) lanes: Arc<Handle>,
 }
 
 impl Object {

@@ -259,7 +259,7 @@ pub(crate) struct Taken {
     /// The first page that is busy.
     pub busy: Option<Busy>,
     /// Whether it holds any page now.
-    holds: bool,
+    pub(super) holds: bool,
 }
 
 impl Busy {

@@ -15,6 +15,7 @@
 //! | the verbs | `read`, `read_ahead`, `write`, `writeback`, `discard`, `holes` |
 //! | requests for other nodes | `messages`, `workers` |
 //! | blocking calls | `blocking`, `alone` |
+//! | what the clones of an object share | `handle` |
 
 mod alone;
 mod blocking;
@@ -22,6 +23,7 @@ mod crew;
 mod descriptor;
 mod discard;
 mod dispatch;
+mod handle;
 mod holes;
 mod lane;
 mod lanes;
@@ -40,6 +42,7 @@ pub use blocking::Object;
 pub(crate) use crew::Crew;
 pub(crate) use descriptor::Descriptor;
 pub(crate) use dispatch::Batch;
+pub(crate) use handle::Handle;
 pub(crate) use lane::{LANE_BYTES, Lane};
 pub(crate) use lanes::Lanes;
 pub(crate) use parking::poll_only;

@@ -82,6 +82,8 @@ pub(crate) struct PartitionInner {
     pub objects: Mutex<Objects>,
     /// Numbers of closed objects, on their way to `objects`.
     pub returned: Returned,
+    /// Objects without handles may be open, which the cleaner is to close (`flight/handle.rs`).
+    pub has_leaving: AtomicBool,
     pub config: PartitionConfig,
     pub limits: Mutex<Limits>,
     pub dirty_max_bytes: Mutex<Option<u64>>,
@@ -163,6 +165,8 @@ pub(crate) struct ObjectInner {
     /// It is being abandoned: syncs find it closed.
     abandoned: AtomicBool,
     closed: AtomicBool,
+    /// Number of the families of handles (`flight/handle.rs`, D1).
+    pub handles: AtomicU32,
     /// The page at which the next pass begins: after the pages that the store refused when the last
     /// pass gave up. A hint.
     pub clean_next: AtomicU64,
@@ -377,6 +381,7 @@ impl ObjectInner {
             failed: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            handles: AtomicU32::new(0),
             clean_next: AtomicU64::new(0),
             written: AtomicU64::new(0),
             clean_until: CleanUntil::now(),
@@ -410,6 +415,7 @@ impl ObjectInner {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.set_len(0);
             self.store.release();
+            self.store.let_go();
             self.partition.forget(self.id);
             if broken::is(broken::Step::ReturnAtClose) {
                 self.partition.end_life(self.id);

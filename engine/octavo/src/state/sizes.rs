@@ -219,6 +219,7 @@ impl PartitionInner {
             )),
             objects: Mutex::new(Objects::new(expected)),
             returned: Returned::new(),
+            has_leaving: AtomicBool::new(false),
             limits: Mutex::new(config.limits()),
             dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
             remembered: Mutex::new(Remembered::default()),

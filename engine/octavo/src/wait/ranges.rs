@@ -55,6 +55,18 @@ impl Ranges {
         true
     }
 
+    /// Closes a range of pages, unless a closed range overlaps it. Returns whether it did.
+    pub fn try_close(&self, range: Range<PageIndex>) -> bool {
+        let mut ranges = lock(&self.ranges);
+        let is_free = !ranges.iter().any(|(r, _)| r.start < range.end && range.start < r.end);
+        if is_free {
+            ranges.push((range, Vec::new()));
+            // Relaxed: see `wait`.
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        is_free
+    }
+
     /// Opens the part of a closed range from page `end` on. If nothing stays closed, opens the
     /// whole range.
     pub fn shorten(&self, range: &Range<PageIndex>, end: PageIndex) {

@@ -10,6 +10,7 @@ mod backends;
 mod basics;
 mod batch;
 mod clearing;
+mod closing;
 mod evacuation;
 mod events;
 mod extending;

@@ -340,7 +340,8 @@ mod tests {
         let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() }).unwrap();
         let partition = cache.partition(PartitionConfig::new("p")).unwrap();
         let store = disk::Store::open(&path, &options).unwrap();
-        partition.open(store, "disk").unwrap().read_at(0, &mut [0; 4096]).unwrap();
+        let object = partition.open(store, "disk").unwrap();
+        object.read_at(0, &mut [0; 4096]).unwrap();
         assert!(disk::Store::open(&path, &options).is_err());
         close(&cache);
         let begun = Instant::now();
