@@ -61,6 +61,24 @@ impl Device {
         Ok(other)
     }
 
+    /// Closes the device, whoever else uses it: its number stays open, and is `/dev/null`. The
+    /// kernel aborts the requests that were read from it, and the connection with its last
+    /// descriptor. In contrast to `umount -f` and to the file `abort` of the connection, this also
+    /// works once the mount was detached, and without the file system fusectl.
+    ///
+    /// # Errors
+    /// Those of `open` and `dup3`.
+    pub fn abort(&self) -> Result<(), Errno> {
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        // SAFETY: the arguments are numbers. `self` keeps the second one open, and no other value
+        // owns it.
+        let returned = unsafe { libc::dup3(null.as_raw_fd(), self.0.as_raw_fd(), libc::O_CLOEXEC) };
+        if returned < 0 {
+            return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        }
+        Ok(())
+    }
+
     /// Reads a request. Returns its length.
     ///
     /// # Errors
@@ -68,6 +86,8 @@ impl Device {
     pub fn read(&self, bytes: &mut [u8]) -> Result<usize, Nothing> {
         loop {
             match rustix::io::read(&self.0, &mut *bytes) {
+                // The connection was aborted.
+                Ok(0) => return Err(Nothing::Ever),
                 Ok(len) => return Ok(len),
                 // ENOENT: the program was interrupted before its request was taken.
                 Err(Errno::INTR | Errno::NOENT) => {}

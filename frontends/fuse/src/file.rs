@@ -149,6 +149,12 @@ impl File {
         self.object.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the object, unless another thread replaces it, which may wait for the lower file
+    /// system.
+    pub fn object_at_once(&self) -> Option<RwLockReadGuard<'_, Object>> {
+        self.object.try_read().ok()
+    }
+
     /// The length that readers see (F1).
     pub fn len_bytes(&self) -> u64 {
         // Relaxed: the kernel orders a read behind the reply to the write that lengthened the file.

@@ -341,13 +341,18 @@ impl Files {
         }
     }
 
+    /// Whether writes to further files must be admitted (F7).
+    pub fn is_crowded(&self) -> bool {
+        // Relaxed, here and elsewhere: the limit may be passed by a few.
+        self.unwritten_count.load(Relaxed) >= self.unwritten_max
+    }
+
     /// Lets a write to a file begin (F7).
     ///
     /// # Errors
     /// That of a file which could not be written, when there are too many of these.
     pub fn admit(&self, file: &File) -> Result<(), Errno> {
-        // Relaxed, here and elsewhere: the limit may be passed by a few.
-        while self.unwritten_count.load(Relaxed) >= self.unwritten_max && file.is_settled() {
+        while self.is_crowded() && file.is_settled() {
             let first = lock(&self.table).unwritten.first_key_value().map(|(_, entry)| entry.clone());
             let Some(entry) = first else { break };
             let cleaned = entry.file.object().clean();
@@ -357,11 +362,15 @@ impl Files {
         Ok(())
     }
 
-    /// The files that could not be written yet, and their unwritten bytes.
+    /// The files that could not be written yet, and their unwritten bytes. Does not wait for a file
+    /// whose object is being replaced.
     pub fn unwritten(&self) -> (usize, u64) {
         let entries: Vec<_> = lock(&self.table).files.values().cloned().collect();
-        let failing: Vec<_> = entries.into_iter().filter(|entry| entry.file.is_failing()).collect();
-        (failing.len(), dirty_bytes(failing))
+        let objects = entries.iter().filter_map(|entry| entry.file.object_at_once());
+        let failing = objects.filter(|object| object.faults().is_failing);
+        let failing: Vec<Object> = failing.map(|object| object.clone()).collect();
+        let dirty_bytes = Object::stats_of(&failing).iter().map(|stat| stat.dirty_bytes).sum();
+        (failing.len(), dirty_bytes)
     }
 
     /// Bytes of files that the lower file system has neither got nor reserved space for (S6), of

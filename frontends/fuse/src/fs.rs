@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::budget::Budget;
+use crate::calls::Calls;
 use crate::device::Device;
 use crate::files::Files;
 use crate::handles::Handles;
@@ -23,6 +24,8 @@ use crate::nodes::{Node, Nodes};
 use crate::numbers::Numbers;
 use crate::options::MountOptions;
 use crate::place::handle_of;
+use crate::running::Running;
+use crate::stores::Seats;
 use crate::wire::{
     Attr, AttrOut, EntryOut, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalInodeOut, NotifyPruneOut, ROOT,
 };
@@ -33,6 +36,9 @@ pub struct Fs {
     pub files: Files,
     pub handles: Handles,
     pub options: MountOptions,
+    pub calls: Calls,
+    pub seats: Seats,
+    pub running: Arc<Running>,
     pub is_stopping: AtomicBool,
     /// The process's descriptors.
     pub budget: Arc<Budget>,
@@ -67,6 +73,9 @@ impl Fs {
             nodes: Nodes::new(root, &stat, cache, most, budget.clone())?,
             files: Files::new((source, path), &options, chooser, (cache, budget.clone()))?,
             handles: Handles::default(),
+            calls: Calls::default(),
+            seats: Seats::new(options.threads.max(1)),
+            running: Arc::default(),
             options,
             is_stopping: AtomicBool::new(false),
             budget: budget.clone(),

@@ -148,7 +148,7 @@ impl Leases {
     ///
     /// # Errors
     /// A sentence.
-    pub fn start(self: &Arc<Self>, device: Device) -> Result<(), String> {
+    pub fn start(self: &Arc<Self>, device: Arc<Device>) -> Result<(), String> {
         let (sender, receiver) = mpsc::channel();
         let leases = self.clone();
         let serve = move || match Notices::of_this_thread() {

@@ -27,7 +27,9 @@
 
 mod below;
 mod budget;
+mod calls;
 mod device;
+mod errands;
 mod errors;
 mod file;
 mod files;
@@ -48,7 +50,10 @@ mod options;
 mod place;
 mod reference;
 mod resident;
+mod running;
 mod space;
+mod stores;
+mod thread;
 mod tidying;
 mod told;
 mod uncached;
@@ -57,9 +62,10 @@ mod worker;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -72,6 +78,7 @@ use zerocopy::IntoBytes;
 use below::Below;
 use budget::Budget;
 use device::{Device, Nothing};
+use errands::Errand;
 use fs::{Fs, Shown};
 use labels::Chooser;
 pub use labels::Opened;
@@ -79,13 +86,18 @@ use mounting::Mounted;
 #[doc(hidden)]
 pub use options::Reference;
 pub use options::{Coherence, MountOptions};
+use stores::Stores;
+use thread::{Counts, Memory, REQUEST_HEAD_BYTES_MAX};
 use tidying::Tidier;
 use wire::{InHeader, InitIn, InitOut, Opcode, Reader, init};
-use worker::{Counts, REQUEST_HEAD_BYTES_MAX, Worker};
+use worker::Worker;
 
 /// Requests that the kernel may have in flight on behalf of nobody who waits for them, such as
 /// read-ahead. Too few leave programs waiting for each other.
 const BACKGROUND_MAX: u16 = 128;
+
+/// How long the beginning of the end waits for an unmount.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a mount has at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,43 +152,19 @@ impl MountStat {
 /// A mounted directory, with the file systems that are mounted below it.
 pub struct Mount {
     fs: Arc<Fs>,
-    mounted: Mounted,
+    mounted: Arc<Mounted>,
     stop: OwnedFd,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// One for each thread.
     counts: OnceLock<Vec<Arc<Counts>>>,
-    running: Arc<Running>,
+    stores: Arc<Stores<Errand>>,
+    /// The descriptors of `/dev/fuse`.
+    devices: Mutex<Vec<Arc<Device>>>,
     /// The file systems below the source, each a mount of its own, those above before those below
     /// them.
     below: Vec<Mount>,
     /// Of this mount and those below it.
     tidier: Option<Tidier>,
-}
-
-/// The number of threads that still serve, and a way to wait for none.
-#[derive(Default)]
-struct Running {
-    threads: Mutex<usize>,
-    none: Condvar,
-}
-
-impl Running {
-    fn count(&self) -> std::sync::MutexGuard<'_, usize> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A thread that serves. Its drop tells that the thread has ended, even by a panic.
-struct Serves(Arc<Running>);
-
-impl Drop for Serves {
-    fn drop(&mut self) {
-        let mut threads = self.0.count();
-        *threads -= 1;
-        if *threads == 0 {
-            self.0.none.notify_all();
-        }
-    }
 }
 
 impl std::fmt::Debug for Mount {
@@ -263,11 +251,12 @@ impl Mount {
         let (device, mounted) = mounting::mount(&name, (target, at), options)?;
         let mount = Mount {
             fs,
-            mounted,
+            mounted: Arc::new(mounted),
             stop,
             threads: Mutex::default(),
             counts: OnceLock::new(),
-            running: Arc::default(),
+            stores: Arc::new(Stores::new(Errand::bytes, Errand::perform)),
+            devices: Mutex::default(),
             below: Vec::new(),
             tidier: None,
         };
@@ -280,14 +269,14 @@ impl Mount {
         }
     }
 
-    /// Leaves nothing mounted after a start that has failed. Its descriptors of the device are
-    /// closed by now, except those of threads that serve already.
+    /// Leaves nothing mounted after a start that has failed.
     fn undo(&self) {
-        // `begin_stop` does not unmount if no thread serves.
-        if self.has_ended()
-            && let Err(error) = self.mounted.unmount()
-        {
-            log::warn!("cannot unmount {}: {error}", self.mounted.path().display());
+        // `begin_stop` does not unmount if no thread serves. A program that waits must not wait on.
+        if self.has_ended() {
+            self.abort();
+            if let Err(error) = self.mounted.unmount() {
+                log::warn!("cannot unmount {}: {error}", self.mounted.path().display());
+            }
         }
         self.stop();
     }
@@ -296,33 +285,44 @@ impl Mount {
     /// system below it.
     fn begin(&self, device: Device, cache: &Cache, is_below: bool) -> Result<(), String> {
         agree(&device, self.fs.options.transfer_bytes_max)?;
+        let add = |device: Device| {
+            let device = Arc::new(device);
+            self.devices().push(device.clone());
+            device
+        };
+        let first = add(device);
+        let another = || {
+            let opened = first.another();
+            opened.map(add).map_err(|errno| format!("cannot open /dev/fuse again: {errno}"))
+        };
         if let Some(leases) = self.fs.files.leases() {
-            let notifier = device.another();
-            leases.start(notifier.map_err(|errno| format!("cannot open /dev/fuse again: {errno}"))?)?;
+            leases.start(another()?)?;
         }
-        let mut devices = vec![device];
+        let mut devices = vec![first.clone()];
         for _ in 1..self.fs.options.threads.max(1) {
-            devices
-                .push(devices[0].another().map_err(|errno| format!("cannot open /dev/fuse again: {errno}"))?);
+            devices.push(another()?);
         }
         let mut workers = Vec::new();
         for device in devices {
-            workers.push(Worker::new(self.fs.clone(), device, cache, &self.stop)?);
+            workers.push(Worker::new((self.fs.clone(), self.stores.clone()), device, cache, &self.stop)?);
         }
         let _ = self.counts.set(workers.iter().map(Worker::counts).collect());
+        let workers_left = Arc::new(AtomicUsize::new(workers.len()));
         let mut handles = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("octavo-fuse-{number}"));
-            *self.running.count() += 1;
-            let serves = Serves(self.running.clone());
-            let below = is_below.then(|| self.fs.clone());
+            let serves = self.fs.running.begin();
+            let below = is_below.then(|| (self.fs.clone(), workers_left.clone()));
             let thread = thread.spawn(move || {
                 worker.run();
-                let running = serves.0.clone();
                 drop(serves);
                 // Someone may have unmounted this file system alone. Its files are then reached
                 // through the mount above it, by other objects. Errors stay with these objects.
-                if let Some(fs) = below.filter(|_| *running.count() == 0) {
+                if let Some((fs, left)) = below
+                    && left.fetch_sub(1, SeqCst) == 1
+                {
+                    // Requests that were handed over.
+                    fs.running.wait(Duration::MAX);
                     fs.files.objects().iter().for_each(|(_, object)| drop(object.sync()));
                 }
             });
@@ -336,6 +336,21 @@ impl Mount {
     pub fn free_reserved(&self) {
         self.fs.files.free_reserved();
         self.below.iter().for_each(Mount::free_reserved);
+    }
+
+    /// Checks that a cache has memory for the threads of a mount, without those of file systems
+    /// below the source.
+    ///
+    /// # Errors
+    /// A sentence that says what does not fit.
+    pub fn check_memory(cache: &Cache, options: &MountOptions) -> Result<(), String> {
+        let threads = 0..options.threads.max(1);
+        let taken: Result<Vec<Memory>, String> = threads.map(|_| Memory::take(cache, options)).collect();
+        taken.map(drop)
+    }
+
+    fn devices(&self) -> MutexGuard<'_, Vec<Arc<Device>>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the directory is mounted.
@@ -393,7 +408,7 @@ impl Mount {
     }
 
     fn has_one_ended(&self) -> bool {
-        *self.running.count() == 0
+        self.fs.running.is_over()
     }
 
     /// Waits until the mount has ended, at most for this long. Returns whether it has. Another
@@ -402,13 +417,7 @@ impl Mount {
         // None: too long for a clock.
         let end = Instant::now().checked_add(most);
         let left = || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-        self.wait_for_one(most) && self.below.iter().all(|mount| mount.wait_until_ended(left()))
-    }
-
-    fn wait_for_one(&self, most: Duration) -> bool {
-        let (threads, none) = (self.running.count(), &self.running.none);
-        let waited = none.wait_timeout_while(threads, most, |threads| *threads > 0);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+        self.fs.running.wait(most) && self.below.iter().all(|mount| mount.wait_until_ended(left()))
     }
 
     /// Waits until the mount has ended. Afterwards all bytes are durable. Returns the errors of
@@ -425,6 +434,8 @@ impl Mount {
             let _ = thread.join();
         }
         self.tidier.iter().for_each(Tidier::end);
+        // Requests that were handed over.
+        self.fs.running.wait(Duration::MAX);
         let mut failed = self.fs.files.close_everything();
         self.fs.files.leases().iter().for_each(|leases| leases.end());
         if let Err(errno) = self.fs.sync_lower() {
@@ -438,13 +449,48 @@ impl Mount {
     pub fn begin_stop(&self) {
         // What is mounted below another mount goes first.
         self.below.iter().rev().for_each(Mount::begin_stop);
-        if !self.has_one_ended()
-            && let Err(error) = self.mounted.unmount()
-        {
-            log::warn!("cannot unmount {}: {error}", self.mounted.path().display());
+        // Once: something else may be mounted there by the second time.
+        if !self.has_one_ended() && !self.fs.is_stopping.load(SeqCst) {
+            self.unmount();
         }
         self.fs.is_stopping.store(true, SeqCst);
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+    }
+
+    /// Unmounts the directory. If that takes long, it is left to a thread: a path below another
+    /// mount is looked up there, and a helper closes copies of the descriptors of lower files. A
+    /// lower file system that hangs keeps both waiting until [`Self::abort`].
+    fn unmount(&self) {
+        let mounted = self.mounted.clone();
+        let (tell, told) = channel();
+        let unmount = move || {
+            if let Err(error) = mounted.unmount() {
+                log::warn!("cannot unmount {}: {error}", mounted.path().display());
+            }
+            let _ = tell.send(());
+        };
+        let thread = std::thread::Builder::new().name("octavo-unmount".into());
+        if let Err(error) = thread.spawn(unmount) {
+            log::warn!("cannot unmount {}: {error}", self.mounted.path().display());
+        }
+        // An error: the thread could not be started.
+        if told.recv_timeout(UNMOUNT_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            log::warn!("{} is still being unmounted", self.mounted.path().display());
+        }
+    }
+
+    /// Aborts the connection to the kernel, after [`Self::begin_stop`]: all requests fail at once
+    /// with ECONNABORTED, and later ones with ENOTCONN, also those that wait for a lower file
+    /// system that hangs. The threads that wait for it end when it answers. So [`Self::wait`] must
+    /// not be called if the process is to end before.
+    pub fn abort(&self) {
+        self.below.iter().rev().for_each(Mount::abort);
+        self.stores.abort().into_iter().for_each(Errand::give_up);
+        for device in &*self.devices() {
+            if let Err(errno) = device.abort() {
+                log::error!("{}: a connection cannot be aborted: {errno}", self.mounted.path().display());
+            }
+        }
     }
 
     /// Unmounts the directory, completes the requests in flight, and makes all bytes durable. Files

@@ -278,10 +278,23 @@ pub fn is_killed(thread: u32) -> bool {
         // One of another PID namespace.
         return false;
     }
-    match std::fs::read_to_string(format!("/proc/{thread}/status")) {
-        Ok(status) => has_kill_pending(&status),
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{thread}/{name}"));
+    match read("status") {
+        // An exiting thread has taken its signal, and closes its files.
+        Ok(status) => has_kill_pending(&status) || read("stat").is_ok_and(|stat| is_exiting(&stat)),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
+}
+
+/// The flag of a thread that is exiting (`PF_EXITING`).
+const EXITING: u64 = 4;
+
+/// Whether the thread of a `stat` of /proc is exiting: by the ninth field, its flags. The second
+/// one is a name in parentheses, which may contain any character.
+fn is_exiting(stat: &str) -> bool {
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace());
+    let flags = fields.and_then(|mut fields| fields.nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & EXITING != 0)
 }
 
 /// Whether SIGKILL waits for the thread of a status of /proc. The kernel sends it to all threads of
@@ -314,6 +327,8 @@ mod tests {
         let status = |pending: &str| format!("Name:\tcat\nSigPnd:\t{pending}\nShdPnd:\t0000000000000100\n");
         assert!(has_kill_pending(&status("0000000000000100")));
         assert!(!has_kill_pending(&status("0000000000002002")));
+        let stat = |flags: u32| format!("7 (a) b) S 1 7 7 0 -1 {flags} 100 0 0 0");
+        assert!(is_exiting(&stat(0x40_0004)) && !is_exiting(&stat(0x40_0000)) && !is_exiting("7 (a"));
         assert!(!is_killed(std::process::id()) && !is_killed(0) && is_killed(u32::MAX >> 1));
     }
 }

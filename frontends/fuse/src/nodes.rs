@@ -152,13 +152,18 @@ impl Nodes {
         stat: &Statx,
         handle: impl FnOnce() -> Result<Handle, Errno>,
     ) -> Option<Arc<Node>> {
-        let table = self.shared();
-        let node = table.by_key.get(&Key::of(stat))?;
+        let key = Key::of(stat);
+        let node = self.shared().by_key.get(&key).cloned()?;
+        // Without the lock: it may wait for the lower file system.
         if node.place.handle().is_some_and(|known| handle() != Ok(known)) {
             return None;
         }
-        node.lookups.fetch_add(1, Relaxed);
-        Some(node.clone())
+        let table = self.shared();
+        let is_current = table.by_key.get(&key).is_some_and(|current| Arc::ptr_eq(current, &node));
+        is_current.then(|| {
+            node.lookups.fetch_add(1, Relaxed);
+            node.clone()
+        })
     }
 
     /// Counts a lookup of an open file. Makes its node if it has none.
@@ -167,22 +172,30 @@ impl Nodes {
     /// ENOMEM if `memory_max` leaves no room for it, ENFILE (D6).
     pub fn enter(&self, stat: &Statx, file: OwnedFd) -> Result<Arc<Node>, Errno> {
         let key = Key::of(stat);
-        // Without the lock: it may wait for the lower file system.
+        // All of this without the lock: it may wait for the lower file system.
         let place = self.places.place(file, stat)?;
         let at = place.at()?;
         let is_it = |node: &Node| node.place.handle().is_none_or(|known| handle_of(&at, c"") == Ok(known));
-        let mut table = self.exclusive();
-        if let Some(node) = table.by_key.get(&key).filter(|node| is_it(node)) {
-            node.lookups.fetch_add(1, Relaxed);
-            return Ok(node.clone());
+        loop {
+            let known = self.shared().by_key.get(&key).cloned();
+            let is_known = known.as_ref().is_some_and(|node| is_it(node));
+            let mut table = self.exclusive();
+            let current = table.by_key.get(&key).map(Arc::as_ptr);
+            if current != known.as_ref().map(Arc::as_ptr) {
+                continue;
+            }
+            if let (true, Some(node)) = (is_known, &known) {
+                node.lookups.fetch_add(1, Relaxed);
+                return Ok(node.clone());
+            }
+            self.charge_for(table.by_id.len() + 1)?;
+            let id = self.next.fetch_add(1, Relaxed);
+            let kind = FileType::from_raw_mode(stat.stx_mode.into());
+            let node = Arc::new(Node { id, key, kind, place, lookups: AtomicU64::new(1) });
+            table.by_id.insert(id, node.clone());
+            table.by_key.insert(key, node.clone());
+            return Ok(node);
         }
-        self.charge_for(table.by_id.len() + 1)?;
-        let id = self.next.fetch_add(1, Relaxed);
-        let kind = FileType::from_raw_mode(stat.stx_mode.into());
-        let node = Arc::new(Node { id, key, kind, place, lookups: AtomicU64::new(1) });
-        table.by_id.insert(id, node.clone());
-        table.by_key.insert(key, node.clone());
-        Ok(node)
     }
 
     /// Charges the memory of this many nodes. If there is no room for more, the kernel is asked to

@@ -198,9 +198,10 @@ struct State {
 }
 
 impl Shared {
-    /// Keeps the handle in place of the descriptor.
+    /// Keeps the handle in place of the descriptor. A place that is being opened again, which may
+    /// wait for its file system, keeps its descriptor.
     fn shelve(&self) {
-        let mut state = lock(&self.state);
+        let Ok(mut state) = self.state.try_lock() else { return };
         let Some(file) = &state.file else { return };
         if state.handle.is_none() {
             match handle_of(file, c"") {

@@ -28,12 +28,10 @@
 //! Not promised: space for the blocks that a file of XFS shares with its copies (`cp --reflink`).
 
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use rustix::io::Errno;
-
-use crate::lock::lock;
 
 /// S2.
 const STEP_BYTES_LEAST: u64 = 1 << 20;
@@ -102,7 +100,7 @@ impl Ground for octavo::disk::Store {
 /// The space of a file.
 pub struct Space {
     promise: AtomicU8,
-    known: Mutex<Known>,
+    known: RwLock<Known>,
     /// Something may be reserved past the end (S4).
     has_surplus: AtomicBool,
 }
@@ -158,9 +156,14 @@ impl Space {
     pub fn new(promise: Promise) -> Space {
         Space {
             promise: AtomicU8::new(promise as u8),
-            known: Mutex::default(),
+            known: RwLock::default(),
             has_surplus: AtomicBool::new(false),
         }
+    }
+
+    /// Holds what is known, which may be across calls to the lower file system.
+    fn known(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the file system promises.
@@ -179,12 +182,14 @@ impl Space {
         self.promise.store(promise as u8, Relaxed);
     }
 
-    /// Whether a write of this range needs no reservation.
+    /// Whether a write of this range needs no reservation, as far as is known at once.
     pub fn has(&self, range: &Range<u64>) -> bool {
         if self.promise() != Promise::Reserves {
             return true;
         }
-        lock(&self.known).end_of(range.start).is_some_and(|end| range.end <= end)
+        // B4: another thread may hold it while it reserves space.
+        let Ok(known) = self.known.try_read() else { return false };
+        known.end_of(range.start).is_some_and(|end| range.end <= end)
     }
 
     /// Reserves the space of a write (S1, S2) of a file of this length, in pages of `page` bytes.
@@ -197,7 +202,7 @@ impl Space {
         if self.promise() != Promise::Reserves || all == 0 {
             return Ok(all);
         }
-        let mut known = lock(&self.known);
+        let mut known = self.known();
         let last = len.next_multiple_of(page);
         let end = write.end.next_multiple_of(page);
         let mut at = write.start - write.start % page;
@@ -271,7 +276,7 @@ impl Space {
 
     /// Forgets what is known past a length, which was cut.
     pub fn cut(&self, len: u64) {
-        let mut known = lock(&self.known);
+        let mut known = self.known();
         known.cut(len);
         known.reserved_to = 0;
         self.has_surplus.store(false, Relaxed);
@@ -279,7 +284,7 @@ impl Space {
 
     /// Forgets all that is known (S3).
     pub fn forget(&self) {
-        lock(&self.known).ranges.clear();
+        self.known().ranges.clear();
     }
 
     /// Whether something may be reserved past the end.
@@ -291,7 +296,7 @@ impl Space {
     /// Takes note that the surplus is given back (S4) of a file whose last page ends at `last`.
     /// Returns how far it reaches, if there is one.
     pub fn take_surplus(&self, last: u64) -> Option<u64> {
-        let mut known = lock(&self.known);
+        let mut known = self.known();
         let reserved_to = std::mem::take(&mut known.reserved_to);
         known.cut(last);
         (self.has_surplus.swap(false, Relaxed) && reserved_to > last).then_some(reserved_to)

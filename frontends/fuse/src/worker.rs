@@ -1,6 +1,9 @@
 //! [`Worker`]: a thread of a mount. Takes requests from the kernel, serves hits at once, submits
 //! misses and writes to the cache, and answers them as they complete, in any order.
 //!
+//! Requests that may wait for the lower file system are performed here only on a seat, and else by
+//! its threads (`stores.rs`, B1 to B5).
+//!
 //! A turn takes the requests that wait, submits those that need the cache together, answers what
 //! has completed, and sleeps until there is more: a request, a completion or the end of the mount.
 //!
@@ -17,30 +20,32 @@
 //! and newer kernels may refuse directories.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use octavo::{Buffer, Cache, Completion, Interest, Op, Queue, Request as CacheRequest};
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use octavo::{Buffer, Cache, CacheMode, Completion, Interest, Op, Queue, Request as CacheRequest};
+use rustix::event::Timespec;
+use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::device::{Device, Nothing};
+use crate::errands::{self, Errand, Task};
 use crate::errors::errno_of;
 use crate::fs::Fs;
 use crate::handles::Open;
 use crate::in_flight::Waiting;
 use crate::looks::Looks;
 use crate::lower;
+use crate::nodes::Node;
 use crate::operations::{Outcome, Pending, ReadPlan, Request, WritePlan};
 use crate::reference::ReferenceReader;
 use crate::resident::Resident;
+use crate::stores::{self, Stores};
+use crate::thread::{Counts, Memory, add_one, events, take_mask};
 use crate::wire::{InHeader, Opcode, Reader};
-
-/// What a request takes beside the bytes of a write: its head and its arguments.
-pub const REQUEST_HEAD_BYTES_MAX: usize = 4096;
 
 /// The size of the kernel's pages, or a part of it.
 const KERNEL_PAGE_BYTES: u64 = 4096;
@@ -54,6 +59,7 @@ const TAKEN_MAX: usize = 32;
 /// A thread of a mount.
 pub struct Worker {
     fs: Arc<Fs>,
+    stores: Arc<Stores<Errand>>,
     device: Arc<Device>,
     cache: Cache,
     queue: Queue,
@@ -66,6 +72,9 @@ pub struct Worker {
     free: Vec<usize>,
     /// When it was last asked whether programs that wait were killed.
     asked: Instant,
+    /// Until then, the thread asks for it whatever it knows of: a signal may have come before the
+    /// request of its program was noted.
+    alert_until: Instant,
     ended: Vec<Completion>,
     /// Operations that were not submitted yet.
     added: Vec<CacheRequest>,
@@ -96,41 +105,22 @@ enum More {
     Never,
 }
 
-/// What a thread has done. Only the thread writes it.
-#[derive(Debug, Default)]
-pub struct Counts {
-    pub requests: AtomicU64,
-    /// Reads of the device that returned no request.
-    pub empty_reads: AtomicU64,
-    /// Sleeps, for a request or a completion.
-    pub waits: AtomicU64,
-}
-
-/// Adds 1 to a count of this thread.
-fn add_one(count: &AtomicU64) {
-    // Relaxed: a figure alone.
-    count.store(count.load(Relaxed) + 1, Relaxed);
-}
-
 impl Worker {
     /// Prepares a worker. `stop` becomes readable when the mount ends.
     ///
     /// # Errors
     /// A sentence: no memory, no descriptors.
-    pub fn new(fs: Arc<Fs>, device: Device, cache: &Cache, stop: &OwnedFd) -> Result<Worker, String> {
-        let queue = cache.queue().map_err(|error| error.to_string())?;
-        let transfer_bytes_max = fs.options.transfer_bytes_max;
-        let received = cache.buffer(transfer_bytes_max + REQUEST_HEAD_BYTES_MAX);
-        let received = received.ok_or_else(|| {
-            let kib = transfer_bytes_max >> 10;
-            format!(
-                "memory_max leaves no room for a thread's buffer of {kib} KiB: raise it, or use fewer threads"
-            )
-        })?;
+    pub fn new(
+        (fs, stores): (Arc<Fs>, Arc<Stores<Errand>>),
+        device: Arc<Device>,
+        cache: &Cache,
+        stop: &OwnedFd,
+    ) -> Result<Worker, String> {
+        let Memory { queue, received } = Memory::take(cache, &fs.options)?;
         let events = events(&device, stop).map_err(|errno| format!("cannot wait for requests: {errno}"))?;
-        let device = Arc::new(device);
         Ok(Worker {
             fs,
+            stores,
             device,
             cache: cache.clone(),
             queue,
@@ -140,6 +130,7 @@ impl Worker {
             pending: Vec::new(),
             free: Vec::new(),
             asked: Instant::now(),
+            alert_until: Instant::now(),
             ended: Vec::new(),
             added: Vec::new(),
             resident: Resident::default(),
@@ -156,10 +147,7 @@ impl Worker {
 
     /// Serves the mount until it ends.
     pub fn run(mut self) {
-        // New files get a mask of their own (`operations/names.rs`).
-        // SAFETY: the thread uses no path that depends on the working directory of the process.
-        if let Err(errno) = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) } {
-            log::error!("a thread cannot have a mask of its own for new files: {errno}");
+        if !take_mask() {
             return;
         }
         loop {
@@ -213,31 +201,91 @@ impl Worker {
             log::error!("the kernel has sent a request of {len} bytes, which is no request");
             return;
         };
-        self.out.clear();
-        let outcome = match Opcode::of(head.opcode) {
-            Some(operation) => {
-                self.fs.handle(operation, Request { device: &self.device, head, body }, &mut self.out)
-            }
+        let begun = match Opcode::of(head.opcode) {
+            Some(operation) => self.fs.begin(operation, Request { device: &self.device, head, body }),
             None => Err(Errno::NOSYS),
         };
-        match outcome {
-            Ok(Outcome::Reply) => self.device.reply(head.unique, Ok(()), &self.out),
+        match begun {
+            Ok(Outcome::Call) => self.call(&head, len),
             Ok(Outcome::Silence) => {}
+            Ok(Outcome::Forgotten(nodes)) => self.forget(nodes),
+            Ok(Outcome::Interrupted) => self.alert_until = Instant::now() + 2 * PATIENCE,
             Ok(Outcome::Read(plan)) => self.read(&head, plan),
             Ok(Outcome::Write(plan)) => self.write(&head, plan, len),
             Err(errno) => self.device.reply(head.unique, Err(errno), &[]),
         }
     }
 
+    /// Whether nothing that was begun here waits for this thread (B2).
+    fn has_nothing_in_flight(&self) -> bool {
+        self.added.is_empty() && self.queue.pending() == 0
+    }
+
+    /// Performs a request that may wait for the lower file system, or hands it over.
+    fn call(&mut self, head: &InHeader, len: usize) {
+        let fs = self.fs.clone();
+        // The kernel waits for the reply to neither, and keeps a limited number of such requests.
+        let is_release = matches!(Opcode::of(head.opcode), Some(Opcode::Release | Opcode::Releasedir));
+        let seat = if self.has_nothing_in_flight() { fs.seats.take() } else { None };
+        if is_release && seat.is_none() {
+            self.device.reply(head.unique, Ok(()), &[]);
+        } else {
+            fs.calls.begin(head.unique, head.pid, &self.device);
+        }
+        let bytes = &self.received[..len];
+        if seat.is_some() {
+            return errands::request(&fs, &self.device, bytes, &mut self.out);
+        }
+        let device = fs.nodes.get(head.nodeid).map(|node| node.key.device()).unwrap_or_default();
+        let task = Task::Request(bytes.to_vec());
+        self.hand_over(self.device.clone(), device, head.unique, task);
+    }
+
+    /// Closes the files of nodes.
+    fn forget(&mut self, nodes: Vec<Arc<Node>>) {
+        let Some(first) = nodes.first() else { return };
+        let device = first.key.device();
+        self.put_away(device, Box::new(nodes));
+    }
+
+    /// Drops what closes files of a file system, which may wait for it.
+    fn put_away(&self, device: stores::Device, dropped: Box<dyn Send>) {
+        let seat = if self.has_nothing_in_flight() { self.fs.seats.take() } else { None };
+        if seat.is_some() {
+            return drop(dropped);
+        }
+        self.hand_over(self.device.clone(), device, 0, Task::Drop(dropped));
+    }
+
+    /// Hands a request over to the threads of a file system (B3). It is among the calls, if the
+    /// kernel waits for a reply.
+    fn hand_over(&self, replies_to: Arc<Device>, device: stores::Device, unique: u64, task: Task) {
+        let serves = self.fs.running.begin();
+        let errand = Errand { fs: self.fs.clone(), device: replies_to, unique, task, serves };
+        let can_fail = self.fs.calls.is_known(unique);
+        let Err(Errand { device, task, .. }) = self.stores.hand_over(device, errand, can_fail) else {
+            return;
+        };
+        if self.fs.calls.end(unique) {
+            device.reply(unique, Err(Errno::NOMEM), &[]);
+        }
+        match task {
+            Task::Write { plan, .. } => {
+                for read in plan.end() {
+                    read.device.reply(read.unique, Err(Errno::NOMEM), &[]);
+                }
+            }
+            Task::Read { .. } | Task::Request(_) | Task::Drop(_) => {}
+        }
+    }
+
     fn read(&mut self, head: &InHeader, plan: ReadPlan) {
         let (unique, caller) = (head.unique, head.pid);
-        let ReadPlan { open, offset, size, is_uncached } = plan;
-        if is_uncached {
-            let read = open.read_uncached(offset, &mut self.received[..size]);
-            let bytes = read.map_or(&[][..], |len| &self.received[..len]);
-            return self.device.reply(unique, read.map(drop), bytes);
-        }
+        let ReadPlan { open, offset, size } = plan;
         let read = Waiting { device: self.device.clone(), unique, caller, offset, size };
+        if open.file.lease().is_some_and(|lease| !lease.serves()) {
+            return self.read_aside(open, read);
+        }
         // The kernel's own pages begin at a page.
         if offset % KERNEL_PAGE_BYTES > 0 || !open.file.writes.any() {
             return self.serve(&open, read);
@@ -246,6 +294,20 @@ impl Worker {
         if let Some(read) = open.file.writes.hold(range, read) {
             self.serve(&open, read);
         }
+    }
+
+    /// Reads what the queue cannot serve, here or on an errand.
+    fn read_aside(&mut self, open: Arc<Open>, read: Waiting) {
+        let fs = self.fs.clone();
+        fs.calls.begin(read.unique, read.caller, &read.device);
+        let seat = if self.has_nothing_in_flight() { fs.seats.take() } else { None };
+        if seat.is_some() {
+            errands::read(&fs.calls, &open, &read, &mut self.received);
+            return;
+        }
+        let (device, unique) = (read.device.clone(), read.unique);
+        let store = open.node.key.device();
+        self.hand_over(device, store, unique, Task::Read { open, read });
     }
 
     /// Answers a read from the cache.
@@ -260,44 +322,81 @@ impl Worker {
             let bytes = read.map_or(&[][..], |len| &self.received[..len]);
             return device.reply(unique, read.map(drop), bytes);
         }
-        let object = open.file.object();
+        let Some(object) = open.file.object_at_once() else {
+            return self.read_aside(open.clone(), read_of(device, unique, caller, offset, len));
+        };
         if self.resident.reply(&device, unique, &object, offset, len) {
             // After the reply, so that the program does not wait for this.
             return self.queue.note_hit(&object, offset, len as u64);
         }
         drop(object);
-        if let Some(buffer) = self.cache.buffer(len) {
-            let op = Op::Read { offset, len, buffer };
-            return self.add(device, caller, op, Pending::Read { unique, len, open: open.clone() });
+        match self.cache.buffer(len) {
+            Some(buffer) => {
+                let op = Op::Read { offset, len, buffer };
+                self.add(device, caller, op, Pending::Read { unique, len, open: open.clone() });
+            }
+            None => self.read_aside(open.clone(), read_of(device, unique, caller, offset, len)),
         }
-        // The request itself is not needed any more.
-        let read = read_now(open, offset, &mut self.received[..len]);
-        let bytes = read.map_or(&[][..], |len| &self.received[..len]);
-        device.reply(unique, read.map(drop), bytes);
     }
 
     fn write(&mut self, head: &InHeader, plan: WritePlan, request_len: usize) {
         let unique = head.unique;
-        let bytes = &self.received[..request_len][request_len - plan.len..];
-        if let Some(written) = plan.write_uncached(bytes) {
-            return self.reply_to_write(unique, written);
+        let caller = head.pid;
+        let at = request_len - plan.len;
+        let mode = plan.open.file.object_at_once().map(|object| object.cache_mode());
+        let fits_queue = plan.is_plain();
+        if fits_queue
+            && mode == Some(CacheMode::Writethrough)
+            && let Some(buffer) = self.cache.buffer(plan.len)
+        {
+            return self.queue_write(head, plan, buffer, at);
         }
-        let flight = plan.begin();
-        let is_at_once = plan.extends || plan.open.file.object().cache_mode() == octavo::CacheMode::Writeback;
-        if !is_at_once && let Some(mut buffer) = self.cache.buffer(plan.len) {
-            buffer[..plan.len].copy_from_slice(bytes);
-            let WritePlan { open, offset, len, change, .. } = plan;
-            let op = Op::Write { offset, len, buffer, durable: open.is_durable };
-            return self.add(
-                self.device.clone(),
-                head.pid,
-                op,
-                Pending::Write { unique, len, open, change, flight },
-            );
+        let fs = self.fs.clone();
+        let seat = if self.has_nothing_in_flight() { fs.seats.take() } else { None };
+        if seat.is_some() {
+            fs.calls.begin(unique, caller, &self.device);
+            let open = plan.open.clone();
+            let bytes = &self.received[at..request_len];
+            let freed = errands::write(&fs, &self.device, unique, plan, bytes);
+            drop(seat);
+            freed.into_iter().for_each(|read| self.serve(&open, read));
+            return;
         }
-        let result = plan.write_now(bytes);
-        self.end_write(&plan.open, flight);
-        self.reply_to_write(unique, result);
+        // Such a write is done by the call where its pages are resident; the queue takes a copy.
+        if fits_queue
+            && mode.is_some()
+            && let Some(buffer) = self.cache.buffer(plan.len)
+        {
+            return self.queue_write(head, plan, buffer, at);
+        }
+        fs.calls.begin(unique, caller, &self.device);
+        if let Some(flight) = plan.flight {
+            fs.calls.is_write(unique, &plan.open, flight);
+        }
+        let store = plan.open.node.key.device();
+        let bytes = self.copy(at..request_len);
+        self.hand_over(self.device.clone(), store, unique, Task::Write { plan, bytes });
+    }
+
+    /// Copies bytes of the request: into memory that `memory_max` counts, if there is some.
+    fn copy(&self, range: Range<usize>) -> Buffer {
+        let bytes = &self.received[range];
+        match self.cache.buffer(bytes.len()) {
+            Some(mut buffer) => {
+                buffer[..bytes.len()].copy_from_slice(bytes);
+                buffer
+            }
+            None => bytes.to_vec().into(),
+        }
+    }
+
+    /// Leaves a write to the queue. Its bytes begin at `at` in the request.
+    fn queue_write(&mut self, head: &InHeader, plan: WritePlan, mut buffer: Buffer, at: usize) {
+        let len = plan.len;
+        buffer[..len].copy_from_slice(&self.received[at..at + len]);
+        let op = Op::Write { offset: plan.offset, len, buffer, durable: plan.open.is_durable };
+        let pending = Pending::Write { unique: head.unique, plan };
+        self.add(self.device.clone(), head.pid, op, pending);
     }
 
     /// Ends a write, and serves the reads that have waited for it alone.
@@ -305,12 +404,6 @@ impl Worker {
         for read in open.file.writes.end(flight) {
             self.serve(open, read);
         }
-    }
-
-    fn reply_to_write(&self, unique: u64, result: Result<usize, Errno>) {
-        let written = crate::wire::WriteOut { size: *result.as_ref().unwrap_or(&0) as u32, padding: 0 };
-        let body = if result.is_ok() { zerocopy::IntoBytes::as_bytes(&written) } else { &[] };
-        self.device.reply(unique, result.map(drop), body);
     }
 
     /// Leaves an operation to the cache, which gets it with the others of this turn.
@@ -327,6 +420,7 @@ impl Worker {
     /// Submits the operations that were added, those on the same file together.
     fn submit(&mut self) {
         let mut added = std::mem::take(&mut self.added);
+        let mut refused = Vec::new();
         let mut rest = added.drain(..).peekable();
         let file_of = |request: &CacheRequest| {
             self.pending[request.user_data as usize].as_ref().map(|one| &one.pending.open().file)
@@ -335,10 +429,39 @@ impl Worker {
             let same =
                 |request: &CacheRequest| file_of(request).is_some_and(|other| Arc::ptr_eq(other, file));
             let requests = std::iter::from_fn(|| rest.next_if(same));
-            self.queue.submit(&file.object(), requests);
+            match file.object_at_once() {
+                Some(object) => self.queue.submit(&object, requests),
+                None => refused.extend(requests),
+            }
         }
         drop(rest);
         self.added = added;
+        for request in refused {
+            let place = request.user_data as usize;
+            let Some(one) = self.pending[place].take() else { continue };
+            self.free.push(place);
+            self.repeat(one, request.op);
+        }
+    }
+
+    /// Performs an operation that the queue cannot do: its object is being replaced, or was, or the
+    /// file was cut (F4).
+    fn repeat(&mut self, one: InFlight, op: Op) {
+        let InFlight { device, pending, caller, .. } = one;
+        match (pending, op) {
+            (Pending::Read { unique, len, open }, Op::Read { offset, .. }) => {
+                self.read_aside(open, read_of(device, unique, caller, offset, len));
+            }
+            (Pending::Write { unique, plan }, Op::Write { buffer, .. }) => {
+                self.fs.calls.begin(unique, caller, &device);
+                if let Some(flight) = plan.flight {
+                    self.fs.calls.is_write(unique, &plan.open, flight);
+                }
+                let store = plan.open.node.key.device();
+                self.hand_over(device, store, unique, Task::Write { plan, bytes: buffer });
+            }
+            _ => unreachable!("an operation is that of its request"),
+        }
     }
 
     /// Answers what has completed.
@@ -353,39 +476,43 @@ impl Worker {
 
     fn complete(&mut self, completion: Completion) {
         let place = completion.user_data as usize;
-        let Some(InFlight { device, pending, is_answered, .. }) = self.pending[place].take() else { return };
+        let Some(one) = self.pending[place].take() else { return };
         self.free.push(place);
-        if is_answered {
-            return;
+        let is_outdated =
+            matches!(completion.result, Err(octavo::Error::PastEnd { .. } | octavo::Error::Closed { .. }));
+        if is_outdated && !one.is_answered {
+            return self.repeat(one, completion.op);
         }
+        let InFlight { device, pending, is_answered, .. } = one;
+        let result = completion.result.map_err(|error| errno_of(&error));
         match (pending, completion.op) {
-            (Pending::Read { unique, len, open }, Op::Read { offset, mut buffer, .. }) => {
-                let result = match completion.result {
-                    Err(octavo::Error::PastEnd { .. } | octavo::Error::Closed { .. }) => {
-                        read_now(&open, offset, &mut buffer[..len])
-                    }
-                    result => result.map(|()| len).map_err(|error| errno_of(&error)),
-                };
-                match result {
-                    Ok(len) => device.reply(unique, Ok(()), &buffer[..len]),
-                    Err(errno) => device.reply(unique, Err(errno), &[]),
+            (Pending::Read { unique, len, open }, Op::Read { buffer, .. }) => {
+                let bytes = if result.is_ok() { &buffer[..len] } else { &[] };
+                if !is_answered {
+                    device.reply(unique, result, bytes);
                 }
+                self.let_go_of(open);
             }
-            (
-                Pending::Write { unique, len, open, change: _change, flight },
-                Op::Write { offset, buffer, .. },
-            ) => {
-                let result = match completion.result {
-                    // The file was cut meanwhile, or has another object (F4).
-                    Err(octavo::Error::PastEnd { .. } | octavo::Error::Closed { .. }) => {
-                        open.file.write_at(offset, &buffer[..len])
-                    }
-                    result => result.map(|()| len).map_err(|error| errno_of(&error)),
-                };
-                self.end_write(&open, flight);
-                self.reply_to_write(unique, result);
+            (Pending::Write { unique, plan }, Op::Write { len, .. }) => {
+                let open = plan.open.clone();
+                for read in plan.end() {
+                    self.serve(&open, read);
+                }
+                if !is_answered {
+                    errands::reply_to_write(&device, unique, result.map(|()| len));
+                }
+                drop(plan);
+                self.let_go_of(open);
             }
             _ => unreachable!("a completion returns the operation of its request"),
+        }
+    }
+
+    /// Drops a file. If it was closed meanwhile, this may be what closes its descriptors.
+    fn let_go_of(&self, open: Arc<Open>) {
+        let store = open.node.key.device();
+        if let Some(last) = Arc::into_inner(open) {
+            self.put_away(store, Box::new(last));
         }
     }
 
@@ -393,7 +520,7 @@ impl Worker {
     /// before that, and a store that hangs may never answer. A program that was only interrupted
     /// waits on, as for a file of a disk.
     fn let_go_of_the_killed(&mut self) {
-        if self.pending.len() == self.free.len() {
+        if self.pending.len() == self.free.len() && !self.fs.calls.any() {
             return;
         }
         let now = Instant::now();
@@ -401,7 +528,7 @@ impl Worker {
             return;
         }
         self.asked = now;
-        let mut writes = Vec::new();
+        let mut writes = self.fs.calls.let_go(PATIENCE);
         for one in self.pending.iter_mut().flatten() {
             let is_late = !one.is_answered && now - one.since >= PATIENCE;
             if !is_late {
@@ -431,8 +558,11 @@ impl Worker {
         add_one(&self.counts.waits);
         if self.queue.at_rest() {
             let mut woken = [MaybeUninit::<epoll::Event>::uninit(); 2];
+            // Another thread may wait for a store; this one looks after its program.
+            let is_alert = self.fs.calls.any() || Instant::now() < self.alert_until;
+            let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
             // It fails if a signal has come. The loop looks at everything again.
-            let _ = epoll::wait(&self.events, &mut woken, None);
+            let _ = epoll::wait(&self.events, &mut woken, is_alert.then_some(&patience));
             return;
         }
         let mut ended = std::mem::take(&mut self.ended);
@@ -447,22 +577,7 @@ impl Worker {
     }
 }
 
-/// Reads what there is of a range: the file may have been cut meanwhile, or have another object
-/// (F4).
-fn read_now(open: &Open, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-    let left = open.file.len_bytes().saturating_sub(offset).min(bytes.len() as u64) as usize;
-    match open.file.object().read_at(offset, &mut bytes[..left]) {
-        // Cut again.
-        Err(octavo::Error::PastEnd { .. }) => Ok(0),
-        read => read.map(|()| left).map_err(|error| errno_of(&error)),
-    }
-}
-
-/// Makes a descriptor that is readable when a request waits or the mount ends.
-fn events(device: &Device, stop: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let events = epoll::create(CreateFlags::CLOEXEC)?;
-    // Exclusive: a request wakes one thread.
-    epoll::add(&events, device, EventData::new_u64(0), EventFlags::IN | EventFlags::EXCLUSIVE)?;
-    epoll::add(&events, stop, EventData::new_u64(1), EventFlags::IN)?;
-    Ok(events)
+/// A read of this many bytes.
+fn read_of(device: Arc<Device>, unique: u64, caller: u32, offset: u64, size: usize) -> Waiting {
+    Waiting { device, unique, caller, offset, size }
 }

@@ -27,6 +27,9 @@
 //!   kernel has. A device is therefore busy while its caller still pushes I/O (or processes the
 //!   last reads), at the cost of log2 n more system calls for n I/Os. A single I/O waits for
 //!   `submit`, or for the system call that also waits.
+//! * U8. I/O on a file whose file system waits for another process or machine begins on a thread of
+//!   the kernel (`ASYNC`): its submission could wait as long as the I/O, and with it the thread
+//!   that submits, which has other I/O.
 //!
 //! Not used: `DEFER_TASKRUN` and `SINGLE_ISSUER`, because any thread may take completions; a
 //! polling thread (`SQPOLL`), because an idle cache must use no CPU.
@@ -431,7 +434,10 @@ impl Uring {
                     .build(),
             },
         };
-        let flags = if slot.is_some() { squeue::Flags::FIXED_FILE } else { squeue::Flags::empty() };
+        let mut flags = squeue::Flags::empty();
+        flags.set(squeue::Flags::FIXED_FILE, slot.is_some());
+        // U8.
+        flags.set(squeue::Flags::ASYNC, file_of(store).is_remote);
         entry.flags(flags).user_data(key)
     }
 }

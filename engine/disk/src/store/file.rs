@@ -44,6 +44,8 @@ pub(crate) struct FileStore {
     len_bytes: AtomicU64,
     pub(crate) block_bytes: u32,
     pub(crate) is_device: bool,
+    /// I/O waits for another process or machine, perhaps for as long as it is submitted.
+    pub(crate) is_remote: bool,
     pub(crate) read_only: bool,
     pub(crate) numbers: Numbers,
     identity: Identity,
@@ -119,11 +121,12 @@ impl FileStore {
 
         // From here on, dropping `store` releases the ownership when a step fails.
         let mut store = FileStore {
-            main: buffered,
             tail: None,
             len_bytes: AtomicU64::new(metadata.len()),
             block_bytes: 512,
             is_device,
+            is_remote: !is_device && sys::is_remote(&buffered, metadata.dev()),
+            main: buffered,
             read_only: options.read_only,
             numbers,
             identity,

@@ -2,10 +2,12 @@
 //! function each. The errors of I/O are error numbers, because retries are decided by number. Not
 //! here: what a call is for; io_uring's calls (`uring.rs`).
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
@@ -115,6 +117,47 @@ pub(crate) fn device_is_read_only(device: &File) -> io::Result<bool> {
     let request = unsafe { Getter::<BLKROGET, libc::c_int>::new() };
     // SAFETY: as above.
     Ok(unsafe { ioctl(device, request) }? != 0)
+}
+
+/// The types of file systems, as `fstatfs` has them, whose I/O waits for another process or
+/// machine: FUSE, NFS, SMB 1 to 3, 9P, Ceph, AFS, Coda, Lustre, GFS2 and OCFS2.
+const REMOTE: [u32; 12] = [
+    0x6573_5546,
+    0x6969,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x0102_1997,
+    0x00c3_6400,
+    0x5346_414f,
+    0x7375_7245,
+    0x0bd0_0bd0,
+    0x0116_1970,
+    0x7461_636f,
+];
+
+/// The most devices whose type is remembered.
+const DEVICES_MAX: usize = 1024;
+
+/// Returns whether I/O on a file waits for another process or machine. Asks the file system once
+/// for each device, because the call itself waits for it. A device number that another file system
+/// gets later may have the old answer, which costs time only.
+pub(crate) fn is_remote(file: &File, device: u64) -> bool {
+    static KNOWN: Mutex<BTreeMap<u64, bool>> = Mutex::new(BTreeMap::new());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = known().get(&device) {
+        return *known;
+    }
+    // Not under the lock.
+    let Ok(found) = rustix::fs::fstatfs(file) else { return false };
+    // The field has 32 bits that count, and another type on each architecture.
+    let is_remote = REMOTE.contains(&(found.f_type as u32));
+    let mut known = known();
+    if known.len() >= DEVICES_MAX {
+        known.clear();
+    }
+    known.insert(device, is_remote);
+    is_remote
 }
 
 /// A `struct file_handle` with room for any handle.

@@ -11,10 +11,12 @@ use rustix::process::RawUid;
 
 use super::names::set_mask;
 use super::request::{Request, put};
+use crate::device::Device;
 use crate::file::{Access, Change, File};
 use crate::fs::Fs;
 use crate::handles::{Handle, Open};
-use crate::lower;
+use crate::in_flight::Waiting;
+use crate::lower::{self, Caller};
 use crate::nodes::Node;
 use crate::uncached::{self, Writer};
 use crate::wire::{
@@ -27,10 +29,9 @@ pub struct ReadPlan {
     pub open: Arc<Open>,
     pub offset: u64,
     pub size: usize,
-    pub is_uncached: bool,
 }
 
-/// A write inside the file. Its bytes are the last of the request.
+/// A write. Its bytes are the last of the request.
 pub struct WritePlan {
     pub open: Arc<Open>,
     pub offset: u64,
@@ -39,13 +40,18 @@ pub struct WritePlan {
     pub appends: bool,
     /// The bytes end past the file's end, are appended, or need space (S1).
     pub extends: bool,
-    pub change: Change,
+    /// Its number, for reads of the range that wait for it. Writes without the cache have none.
+    pub flight: Option<u64>,
+    /// The caller, if it may not keep the set-user-ID bit of the file.
+    pub unprivileged: Option<Caller>,
+    /// Ends with the value. `None` if the write must be admitted first (F7).
+    change: Option<Change>,
 }
 
 /// A request between its submission to the cache and its reply.
 pub enum Pending {
     Read { unique: u64, len: usize, open: Arc<Open> },
-    Write { unique: u64, len: usize, open: Arc<Open>, change: Change, flight: u64 },
+    Write { unique: u64, plan: WritePlan },
 }
 
 impl Pending {
@@ -59,42 +65,60 @@ impl Pending {
     pub fn write(&self) -> Option<(Arc<Open>, u64)> {
         match self {
             Pending::Read { .. } => None,
-            Pending::Write { open, flight, .. } => Some((open.clone(), *flight)),
+            Pending::Write { plan, .. } => Some((plan.open.clone(), plan.flight?)),
         }
     }
 
     /// The file that the request is about.
     pub fn open(&self) -> &Open {
-        let (Pending::Read { open, .. } | Pending::Write { open, .. }) = self;
+        let (Pending::Read { open, .. } | Pending::Write { plan: WritePlan { open, .. }, .. }) = self;
         open
     }
 }
 
 impl WritePlan {
-    /// Writes the bytes to the lower file itself, if that is how the file is written. Returns how
-    /// many were written.
-    pub fn write_uncached(&self, bytes: &[u8]) -> Option<Result<usize, Errno>> {
-        let writer = self.open.writer.as_ref()?;
-        Some(writer.write((!self.appends).then_some(self.offset), bytes, self.open.is_durable))
+    /// Ends the write for the reads that wait for it. Returns those that wait for no other write.
+    #[must_use]
+    pub fn end(&self) -> Vec<Waiting> {
+        self.flight.map_or(Vec::new(), |flight| self.open.file.writes.end(flight))
     }
 
-    /// Has reads of the range wait. Returns the number of the write, for its end.
-    pub fn begin(&self) -> u64 {
-        // The end is not known yet.
-        let end = if self.extends { u64::MAX } else { self.offset + self.len as u64 };
-        self.open.file.writes.begin(self.offset..end)
+    /// Does what is to be done before the bytes are written.
+    ///
+    /// # Errors
+    /// Those of the lower file system.
+    pub fn prepare(&mut self, fs: &Fs, device: &Device) -> Result<(), Errno> {
+        let Open { node, file, .. } = &*self.open;
+        if let Some(caller) = self.unprivileged {
+            fs.take_privileges(node, caller, device)?;
+        }
+        if self.change.is_none() {
+            if file.object().cache_mode() == CacheMode::Writeback {
+                fs.files.admit(file)?;
+            }
+            self.change = Some(file.change());
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is to be done before or beside the write, so that the queue can take it.
+    pub fn is_plain(&self) -> bool {
+        let needs_nothing_first = self.unprivileged.is_none() && self.change.is_some();
+        !self.extends && self.open.writer.is_none() && needs_nothing_first
     }
 
     /// Writes the bytes before it returns. Returns how many were written.
     ///
     /// # Errors
     /// Those of the lower file system.
-    pub fn write_now(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        let Open { file, is_durable, seen, .. } = &*self.open;
-        let written = match self.extends {
-            true => file.extend((!self.appends).then_some(self.offset), bytes)?,
-            false => file.write_at(self.offset, bytes)?,
-        };
+    pub fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        let Open { file, is_durable, seen, writer, .. } = &*self.open;
+        let offset = (!self.appends).then_some(self.offset);
+        if let Some(writer) = writer {
+            return writer.write(offset, bytes, *is_durable);
+        }
+        let written =
+            if self.extends { file.extend(offset, bytes)? } else { file.write_at(self.offset, bytes)? };
         if *is_durable {
             file.sync_for(seen)?;
         }
@@ -234,8 +258,7 @@ impl Fs {
     pub(super) fn read(&self, mut request: Request<'_>) -> Result<ReadPlan, Errno> {
         let ReadIn { fh, offset, size, .. } = request.body.take()?;
         let open = self.handles.file(fh)?;
-        let is_uncached = open.is_uncached();
-        Ok(ReadPlan { open, offset, size: size as usize, is_uncached })
+        Ok(ReadPlan { open, offset, size: size as usize })
     }
 
     pub(super) fn write(&self, mut request: Request<'_>) -> Result<WritePlan, Errno> {
@@ -243,18 +266,20 @@ impl Fs {
         let open = self.handles.file(fh)?;
         let len = size as usize;
         let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
-        if write_flags & WRITE_KILL_SUIDGID != 0 {
-            self.take_privileges(&open.node, &request)?;
-        }
-        if open.writer.is_none() && open.file.object().cache_mode() == CacheMode::Writeback {
-            self.files.admit(&open.file)?;
-        }
-        let change = open.file.change();
+        let unprivileged = (write_flags & WRITE_KILL_SUIDGID != 0).then(|| request.caller());
+        let is_cached = open.writer.is_none();
+        let needs_admission = is_cached && self.files.is_crowded() && open.file.is_settled();
+        let change = (!needs_admission).then(|| open.file.change());
         // A write-back of the kernel's own pages has its offset, whatever the file was opened with.
         let appends = open.appends && write_flags & wire::WRITE_CACHE == 0;
         // Without the cache, the kernel knows the end.
-        let extends = appends || open.writer.is_none() && !open.file.is_ready_for(&(offset..end));
-        Ok(WritePlan { open, offset, len, appends, extends, change })
+        let extends = appends || is_cached && !open.file.is_ready_for(&(offset..end));
+        let flight = is_cached.then(|| {
+            // The end is not known yet.
+            let end = if extends { u64::MAX } else { end };
+            open.file.writes.begin(offset..end)
+        });
+        Ok(WritePlan { open, offset, len, appends, extends, flight, unprivileged, change })
     }
 
     pub(super) fn fallocate(&self, mut request: Request<'_>) -> Result<(), Errno> {
@@ -312,15 +337,15 @@ impl Fs {
         if request.caller().uid == 0 {
             return Ok(());
         }
-        self.take_privileges(node, request)
+        self.take_privileges(node, request.caller(), request.device)
     }
 
     /// Takes the set-user-ID bit and the like of a file that a writer may not keep. The kernel does
     /// not look at the mode of a file again because it was written: it would run the file with the
     /// bit until `attr_timeout` is over.
-    fn take_privileges(&self, node: &Node, request: &Request<'_>) -> Result<(), Errno> {
-        if lower::take_privileges(node.place.at()?, request.caller())? {
-            self.outdate_attributes(node, request.device);
+    fn take_privileges(&self, node: &Node, caller: Caller, device: &Device) -> Result<(), Errno> {
+        if lower::take_privileges(node.place.at()?, caller)? {
+            self.outdate_attributes(node, device);
         }
         Ok(())
     }

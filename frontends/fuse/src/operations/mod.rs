@@ -1,27 +1,36 @@
-//! What each request does. Requests that wait for the cache are begun here, and ended by the worker
-//! (`worker.rs`).
+//! What each request does. Reads and writes are begun here, and ended by the worker (`worker.rs`)
+//! or on an errand (`errands.rs`).
 
 mod attributes;
 mod contents;
 mod directories;
 mod names;
 mod request;
+mod undo;
 mod xattrs;
+
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::fs::Fs;
+use crate::nodes::Node;
 use crate::wire::Opcode;
 
 pub use contents::{Pending, ReadPlan, WritePlan};
 pub use request::Request;
 
-/// What becomes of a request that was handled.
+/// What a request is, before anything is done that may wait.
 pub enum Outcome {
-    /// The reply is in the buffer.
-    Reply,
-    /// The kernel expects none.
+    /// One that may wait for the lower file system ([`Fs::perform`]).
+    Call,
+    /// The kernel expects no reply.
     Silence,
+    /// The kernel has forgotten these nodes. It expects no reply, and their files are closed when
+    /// they are dropped.
+    Forgotten(Vec<Arc<Node>>),
+    /// A program that waits for a request has a signal.
+    Interrupted,
     /// A read, which the worker serves from the cache.
     Read(ReadPlan),
     /// A write, as above.
@@ -29,24 +38,27 @@ pub enum Outcome {
 }
 
 impl Fs {
-    /// Handles a request, and puts the reply into `out`.
+    /// Begins a request, without calling the lower file system.
     ///
     /// # Errors
     /// What the program gets.
-    pub fn handle(
-        &self,
-        operation: Opcode,
-        request: Request<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Outcome, Errno> {
-        let done = match operation {
-            Opcode::Read => return self.read(request).map(Outcome::Read),
-            Opcode::Write => return self.write(request).map(Outcome::Write),
-            Opcode::Forget | Opcode::BatchForget => {
-                self.forget(operation, request)?;
-                return Ok(Outcome::Silence);
-            }
-            Opcode::Interrupt | Opcode::Destroy => return Ok(Outcome::Silence),
+    pub fn begin(&self, operation: Opcode, request: Request<'_>) -> Result<Outcome, Errno> {
+        Ok(match operation {
+            Opcode::Read => Outcome::Read(self.read(request)?),
+            Opcode::Write => Outcome::Write(self.write(request)?),
+            Opcode::Forget | Opcode::BatchForget => Outcome::Forgotten(self.forget(operation, request)?),
+            Opcode::Interrupt => Outcome::Interrupted,
+            Opcode::Destroy => Outcome::Silence,
+            _ => Outcome::Call,
+        })
+    }
+
+    /// Performs a request that may wait for the lower file system, and puts the reply into `out`.
+    ///
+    /// # Errors
+    /// What the program gets.
+    pub fn perform(&self, operation: Opcode, request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        match operation {
             Opcode::Lookup => self.lookup(request, out),
             Opcode::Getattr => self.getattr(request, out),
             Opcode::Setattr => self.setattr(request, out),
@@ -78,9 +90,14 @@ impl Fs {
             Opcode::Listxattr => self.listxattr(request, out),
             Opcode::Removexattr => self.removexattr(request),
             Opcode::Ioctl => Err(Errno::NOTTY),
-            // The kernel sends it once, before the workers begin.
-            Opcode::Init => Err(Errno::IO),
-        };
-        done.map(|()| Outcome::Reply)
+            // The kernel sends the first once, before the workers begin; the others are begun only.
+            Opcode::Init
+            | Opcode::Read
+            | Opcode::Write
+            | Opcode::Forget
+            | Opcode::BatchForget
+            | Opcode::Interrupt
+            | Opcode::Destroy => Err(Errno::IO),
+        }
     }
 }

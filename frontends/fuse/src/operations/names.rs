@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, RenameFlags};
 use rustix::io::Errno;
@@ -38,18 +39,23 @@ impl Fs {
         Ok(())
     }
 
-    pub(super) fn forget(&self, operation: Opcode, mut request: Request<'_>) -> Result<(), Errno> {
+    /// Returns the nodes that the kernel does not know any more.
+    pub(super) fn forget(
+        &self,
+        operation: Opcode,
+        mut request: Request<'_>,
+    ) -> Result<Vec<Arc<Node>>, Errno> {
         if operation == Opcode::Forget {
             let ForgetIn { nlookup } = request.body.take()?;
-            self.nodes.forget(request.head.nodeid, nlookup);
-            return Ok(());
+            return Ok(self.nodes.forget(request.head.nodeid, nlookup).into_iter().collect());
         }
         let BatchForgetIn { count, .. } = request.body.take()?;
+        let mut forgotten = Vec::new();
         for _ in 0..count {
             let ForgetOne { nodeid, nlookup } = request.body.take()?;
-            self.nodes.forget(nodeid, nlookup);
+            forgotten.extend(self.nodes.forget(nodeid, nlookup));
         }
-        Ok(())
+        Ok(forgotten)
     }
 
     /// Replies with a name that was just made.

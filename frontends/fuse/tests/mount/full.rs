@@ -248,26 +248,25 @@ fn when_too_many_files_are_unwritten_further_ones_are_refused() {
     small.break_promise("a", MIB);
     let ballast = small.break_promise("b", MIB);
     drop((a, b));
-    // Both are closed for others, which fails.
-    wait_until("two files are not unwritten", || {
+    let old = small.open("old");
+    // The two are closed for others, which fails. A child that another test starts holds copies of
+    // their descriptors for a moment, and files in use do not count.
+    wait_until("a further file may be unwritten", || {
         for name in ["old", "other"] {
             assert!(!fs::read(small.target.join(name)).unwrap().is_empty());
         }
-        small.mount.as_ref().unwrap().stat().unwritten_files == 2
-    });
-    let old = small.open("old");
-    // A child that another test starts holds copies of `a` and `b` for a moment, and files in use
-    // do not count.
-    wait_until("a further file may be unwritten", || match old.write_all_at(&[2; 100], 0) {
-        Ok(()) => {
-            old.sync_all().unwrap();
-            false
-        }
-        Err(error) => {
-            assert!(is_full(&error), "{error}");
-            true
+        match old.write_all_at(&[2; 100], 0) {
+            Ok(()) => {
+                old.sync_all().unwrap();
+                false
+            }
+            Err(error) => {
+                assert!(is_full(&error), "{error}");
+                true
+            }
         }
     });
+    assert_eq!(small.mount.as_ref().unwrap().stat().unwritten_files, 2);
     fs::remove_file(ballast).unwrap();
     old.write_all_at(&[3; 100], 0).unwrap();
     drop(old);

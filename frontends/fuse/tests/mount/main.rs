@@ -6,6 +6,7 @@ mod calls;
 mod contents;
 mod crowded;
 mod full;
+mod hung;
 mod killed;
 mod leases;
 mod mapping;

@@ -112,6 +112,15 @@ impl Lower {
         }
     }
 
+    /// After the beginning of the end: fails the requests that still wait, for programs to go on.
+    pub fn abort(&self) {
+        match self {
+            Lower::Directory { mount, .. } => mount.abort(),
+            // Its requests have deadlines.
+            Lower::Prefix { .. } => {}
+        }
+    }
+
     /// Unmounts it, and writes and closes its files. Returns the errors of those that could not be
     /// written.
     pub fn stop(&self) -> Vec<String> {

@@ -10,6 +10,7 @@
 mod daemon;
 mod journal;
 mod lower;
+mod memory;
 mod mount_octavo;
 mod options;
 pub mod place;
@@ -19,10 +20,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Args, ValueHint};
-use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
+use octavo::{Cache, CacheMode};
 
 use crate::config::DRAIN_TIMEOUT_DEFAULT;
 use crate::config::s3::S3Section;
@@ -32,15 +33,16 @@ use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
 use crate::remotes::Remotes;
-use crate::{limits, mounts, output, units};
+use crate::{mounts, output, units};
 use journal::Journal;
 use lower::{Asked, Lower};
 pub use mount_octavo::{Helper, is_helper};
 use options::Options;
 pub use options::threads_of;
 
-/// The name of the partition.
-const PARTITION: &str = "files";
+/// How long a source may still take dirty bytes that has not answered for
+/// [`DRAIN_TIMEOUT_DEFAULT`].
+const LAST_TRY: Duration = Duration::from_secs(10);
 
 /// How long the service manager is asked to wait for the next sign of progress at the end.
 const LAST_WORD: Duration = DRAIN_TIMEOUT_DEFAULT.saturating_add(Duration::from_secs(60));
@@ -163,6 +165,7 @@ pub fn run(
             return Err(Error::Usage(format!("the log {log} is below {path}, which is to be mounted")));
         }
     }
+    memory::check(&options)?;
     if arguments.check {
         return Ok(());
     }
@@ -237,10 +240,8 @@ fn open_journal(environment: &Environment, options: &Options, source: &Path) -> 
     }
 }
 
-/// Gives up the objects that could not be drained, and names them: in the error, and for the next
-/// mount.
-fn give_up(refusals: Vec<drain::Refusal>, path: &Path, journal: Option<&Journal>) -> Error {
-    let lost: Vec<String> = refusals.into_iter().map(drain::lost).collect();
+/// Gives up what could not be drained, and names it: in the error, and for the next mount.
+fn give_up(lost: Vec<String>, path: &Path, journal: Option<&Journal>) -> Error {
     let at = logger::timestamp(SystemTime::now());
     let lines: Vec<String> = lost.iter().map(|line| format!("{at} {}: {line}", path.display())).collect();
     if let Some(Err(error)) = journal.map(|journal| journal.add(&lines)) {
@@ -259,23 +260,7 @@ fn serve(
 ) -> Result<(), Error> {
     crate::heap::bound();
     crate::heap::keep_trimmed();
-    let failed = |error: octavo::Error| Error::failed(error.to_string());
-    let cache = Cache::new(CacheConfig {
-        memory_max_bytes: options.memory_max_bytes,
-        buffers_max_bytes: Some(buffers_max(options.memory_max_bytes)),
-        pressure: Some(octavo::pressure::PressureSource::linux()),
-        ..CacheConfig::default()
-    });
-    let cache = cache.map_err(failed)?;
-    let stat = cache.stat();
-    let partition = PartitionConfig {
-        cache_mode: options.cache_mode,
-        policy: options.policy,
-        start_bytes: Some(stat.memory_max_bytes.saturating_sub(stat.memory_charged_bytes)),
-        read_ahead_max_bytes: limits::READ_AHEAD_DEFAULT_BYTES,
-        ..PartitionConfig::new(PARTITION)
-    };
-    let partition = cache.partition(partition).map_err(failed)?;
+    let (cache, partition) = memory::make(options).map_err(Error::failed)?;
     let (end, ended) = channel();
     let signalled = end.clone();
     stop.watch(&cache);
@@ -304,18 +289,23 @@ fn serve(
     };
     supervisor.stopping("unmounting, and making all bytes durable");
     log::info!("{why}: making all bytes durable");
-    mount.begin_stop();
-    if !mount.wait_until_ended(DRAIN_TIMEOUT_DEFAULT) {
-        log::warn!("{}: requests still wait for {}", path.display(), source.display());
-    }
-    let refusals = drain::drain(drain::objects(&cache), DRAIN_TIMEOUT_DEFAULT, |dirty_bytes| {
+    let patience = end_requests(&mount, source, path);
+    let drained = drain_within(&cache, patience, |dirty_bytes| {
         if dirty_bytes > 0 {
             log::info!("{} dirty left", units::human_bytes(dirty_bytes));
         }
         supervisor.extend(LAST_WORD);
     });
+    let Some(refusals) = drained else {
+        let (source, lost) = (source.display(), units::human_bytes(drain::dirty_bytes(&cache)));
+        let why = format!(
+            "{source} does not answer: {lost} are lost, and what was written without a sync may not be durable"
+        );
+        return Err(give_up(vec![why], path, journal.as_ref()));
+    };
     if !refusals.is_empty() {
-        return Err(give_up(refusals, path, journal.as_ref()));
+        let lost = refusals.into_iter().map(drain::lost).collect();
+        return Err(give_up(lost, path, journal.as_ref()));
     }
     if mount.has_ended() {
         mount.free_reserved();
@@ -324,12 +314,44 @@ fn serve(
     told
 }
 
-/// The part of `memory_max` that buffers and the tables of files may take: a quarter, because the
-/// files of a mount are many and small. Pages have what they do not need.
-fn buffers_max(memory_max_bytes: u64) -> u64 {
-    const LEAST: u64 = 7 << 18;
-    const MOST: u64 = 1 << 30;
-    (memory_max_bytes / 4).clamp(LEAST, MOST)
+/// Unmounts, and fails the requests that wait for too long. Returns how long draining may take.
+fn end_requests(mount: &Lower, source: &Path, path: &Path) -> Duration {
+    mount.begin_stop();
+    if mount.wait_until_ended(DRAIN_TIMEOUT_DEFAULT) {
+        return Duration::MAX;
+    }
+    mount.abort();
+    let (source, path) = (source.display(), path.display());
+    log::warn!("{path}: {source} does not answer: the requests that wait for it have failed");
+    LAST_TRY
+}
+
+/// Drains all objects, as [`drain::drain`] does. `None` if that takes longer than `patience`.
+fn drain_within(
+    cache: &Cache,
+    patience: Duration,
+    mut progress: impl FnMut(u64),
+) -> Option<Vec<drain::Refusal>> {
+    enum News {
+        DirtyBytes(u64),
+        Drained(Vec<drain::Refusal>),
+    }
+    let (tell, told) = channel();
+    let objects = drain::objects(cache);
+    std::thread::spawn(move || {
+        let refusals = drain::drain(objects, DRAIN_TIMEOUT_DEFAULT, |dirty_bytes| {
+            let _ = tell.send(News::DirtyBytes(dirty_bytes));
+        });
+        let _ = tell.send(News::Drained(refusals));
+    });
+    let started = Instant::now();
+    loop {
+        match told.recv_timeout(patience.saturating_sub(started.elapsed())) {
+            Ok(News::DirtyBytes(dirty_bytes)) => progress(dirty_bytes),
+            Ok(News::Drained(refusals)) => return Some(refusals),
+            Err(_) => return None,
+        }
+    }
 }
 
 /// What is mounted where, and how, in a line.

@@ -15,7 +15,7 @@ const MEMORY_MAX_DEFAULT: u64 = 128 << 20;
 
 /// The least limit with which a mount starts: one thread's buffers, the reserve for requests, and a
 /// segment of pages.
-const MEMORY_MAX_LEAST: u64 = 4 << 20;
+pub const MEMORY_MAX_LEAST: u64 = 4 << 20;
 
 /// Memory for each thread, whose buffers take a megabyte.
 const MEMORY_PER_THREAD: u64 = 16 << 20;

@@ -25,10 +25,15 @@ pub fn source(path: &Path) -> Result<PathBuf, String> {
         ErrorKind::NotFound => format!("there is no directory {shown} to mount"),
         _ => format!("cannot mount {shown}: {error}"),
     })?;
-    match resolved.is_dir() {
-        true => Ok(resolved),
-        false => Err(format!("cannot mount {shown}: it is not a directory (for a disk image: octavo serve)")),
+    if let Some(system) = mounts::kernel_view(&resolved) {
+        return Err(format!(
+            "cannot mount {shown}: it is a view of the kernel's own state ({system}), without contents to cache"
+        ));
     }
+    if !resolved.is_dir() {
+        return Err(format!("cannot mount {shown}: it is not a directory (for a disk image: octavo serve)"));
+    }
+    Ok(resolved)
 }
 
 /// Checks the directory where `source`, which has no links, is to be mounted, and removes dead
@@ -104,7 +109,10 @@ mod tests {
     fn directories_that_cannot_be_mounted_are_refused() {
         let missing = Path::new("/no/such/directory");
         assert!(source(missing).unwrap_err().contains("there is no directory /no/such/directory"));
-        assert!(source(Path::new("/proc/version")).unwrap_err().contains("it is not a directory"));
+        assert!(source(Path::new("/etc/passwd")).unwrap_err().contains("it is not a directory"));
+        for path in ["/proc", "/proc/self", "/proc/version", "/sys/kernel"] {
+            assert!(source(Path::new(path)).unwrap_err().contains("it is a view of the kernel's own state"));
+        }
         let usr = source(Path::new("/usr/bin/..")).unwrap();
         assert_eq!(usr, Path::new("/usr"));
         assert!(target(&usr, missing).unwrap_err().contains("mkdir -p /no/such/directory"));

@@ -142,12 +142,17 @@ impl Served {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
-    /// Unmounts it, and waits until its requests have ended, at most for this long.
+    /// Unmounts it, and waits until its requests have ended, at most for this long. Then fails
+    /// those that still wait. Returns whether none did.
     pub fn end(&self, most: Duration) -> bool {
         // Relaxed: as above.
         self.is_stopping.store(true, Ordering::Relaxed);
         self.mount.begin_stop();
-        self.mount.wait_until_ended(most)
+        let has_ended = self.mount.wait_until_ended(most);
+        if !has_ended {
+            self.mount.abort();
+        }
+        has_ended
     }
 
     /// Unmounts it, and waits until its files are written and closed, at most for this long.

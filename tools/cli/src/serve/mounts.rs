@@ -60,7 +60,7 @@ impl Mounts {
         for mounted in self.list().into_iter().rev() {
             if !mounted.served.end(most) {
                 let (path, source) = (mounted.served.path().display(), mounted.served.source().display());
-                log::warn!("{path}: requests still wait for {source}");
+                log::warn!("{path}: {source} does not answer: the requests that wait for it have failed");
             }
         }
     }

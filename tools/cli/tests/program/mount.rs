@@ -180,8 +180,8 @@ fn a_daemon_returns_when_its_mount_is_usable_and_holds_no_terminal() {
     let fails = |options: &str, status| {
         octavo_fails(&["mount", "--daemon", "-o", options, path(&source), path(&target)], status)
     };
-    let said = fails("memory_max=4m,threads=256", 1);
-    assert!(said.starts_with("octavo: ") && said.contains("memory_max"), "{said}");
+    let said = fails("memory_max=4m,threads=256", 2);
+    assert!(said.contains("256 threads need memory_max="), "{said}");
     // No machine has room for a mount in this little: the command line is wrong.
     for too_little in ["memory_max=0", "memory_max=1"] {
         let said = fails(too_little, 2);
@@ -197,11 +197,17 @@ fn a_start_that_fails_leaves_nothing_mounted() {
         return;
     }
     let (_directory, source, target) = directories();
-    // The buffers of 256 threads do not fit.
-    let options = ["-o", "threads=256,memory_max=16m"];
+    // The descriptors of 256 threads are too many.
+    let options = ["-o", "threads=256,memory_max=2g"];
     for daemon in [&[][..], &["--daemon"]] {
         let words = [&["mount"][..], daemon, &options, &[path(&source), path(&target)]].concat();
-        let said = octavo_fails(&words, 1);
+        let command = program(&words);
+        let mut limited = Command::new("prlimit");
+        limited.arg("--nofile=300:300").arg(command.get_program()).args(command.get_args());
+        let output = limited.output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("Too many open files"), "{said}");
         assert!(!is_mounted(&target), "{words:?}: {said}");
         assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
     }
@@ -255,7 +261,7 @@ fn the_helper_of_mount_takes_the_options_of_fstab() {
 
     for (words, status, why) in [
         (["-o", "rw,memroy_max=1g"], 1, "did you mean \"memory_max=\"?"),
-        (["-o", "memory_max=4m,threads=256"], 32, "memory_max"),
+        (["-o", "memory_max=4m,threads=256"], 1, "256 threads need memory_max="),
         (["-o", "memory_max=0"], 1, "the least is 4 MiB"),
         (["-f", "-v"], 0, ""),
     ] {
