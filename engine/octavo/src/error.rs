@@ -2,6 +2,7 @@
 //! error codes of protocols and of the operating system (front ends translate).
 
 use octavo_disk::IoError;
+use octavo_share::Bytes;
 
 /// Why a call failed. Each variant stands for one thing that the caller can do about it.
 #[derive(Clone, Debug)]
@@ -95,19 +96,6 @@ impl std::fmt::Display for Error {
                 "this process is a child of fork and has neither the cache's threads nor its I/O rings: call the cache in the parent, or create another one here",
             ),
             Error::Config(message) => f.write_str(message),
-        }
-    }
-}
-
-/// Displays a number of bytes in the largest binary unit that divides it.
-struct Bytes(u64);
-
-impl std::fmt::Display for Bytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-        match units.iter().find(|(shift, _)| self.0 > 0 && self.0.is_multiple_of(1 << shift)) {
-            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
-            None => write!(f, "{} bytes", self.0),
         }
     }
 }

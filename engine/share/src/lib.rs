@@ -32,12 +32,14 @@
 #![warn(missing_debug_implementations)]
 
 mod allocate;
+mod bytes;
 mod curve;
 mod limits;
 mod plan;
 mod spread;
 mod state;
 
+pub use bytes::Bytes;
 pub use curve::{Curve, Seen, Stretch};
 pub use limits::{Limits, UNLIMITED, WEIGHT_DEFAULT};
 pub use plan::Resize;

@@ -1,6 +1,8 @@
 //! The limits of a partition or of a group of partitions. Their names and meanings are those of
 //! Linux's cgroup v2 (`memory.min` and so on).
 
+use crate::bytes::Bytes;
+
 /// The value of a limit that is not set.
 pub const UNLIMITED: u64 = u64::MAX;
 
@@ -48,7 +50,9 @@ impl Limits {
         for (limit, bytes) in [("min", self.min_bytes), ("low", self.low_bytes)] {
             if bytes > max_bytes {
                 return Err(format!(
-                    "{limit} is {bytes} bytes and max is {max_bytes} bytes: {limit} must not exceed max"
+                    "{limit} is {} and max is {}: {limit} must not exceed max",
+                    Bytes(bytes),
+                    Bytes(max_bytes)
                 ));
             }
         }

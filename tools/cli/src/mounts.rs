@@ -34,6 +34,29 @@ pub fn fuse_at(device: u64) -> Vec<PathBuf> {
     found.filter(|(_, kind, _)| kind.starts_with("fuse")).map(|(at, ..)| at.into()).collect()
 }
 
+/// Returns the name of the kernel's file system that makes up a file's contents when they are read,
+/// if it is one of these. Its files have no length, and `/proc/self/mem` is the server itself.
+pub fn kernel_view(path: &Path) -> Option<&'static str> {
+    const SYSTEMS: [(u64, &str); 12] = [
+        (0x9fa0, "proc"),
+        (0x6265_6572, "sysfs"),
+        (0x6462_6720, "debugfs"),
+        (0x7472_6163, "tracefs"),
+        (0x6265_6570, "configfs"),
+        (0x7363_6673, "securityfs"),
+        (0xf97c_ff8c, "selinuxfs"),
+        (0x0027_e0eb, "cgroup"),
+        (0x6367_7270, "cgroup2"),
+        (0x6573_5543, "fusectl"),
+        (0x4249_4e4d, "binfmt_misc"),
+        (0x6165_676c, "pstore"),
+    ];
+    let kind = rustix::fs::statfs(path).ok()?.f_type;
+    // The kernel's numbers have 32 bits; statfs(2) extends their sign on some machines.
+    let kind = u64::from(kind as u32);
+    SYSTEMS.iter().find(|(number, _)| *number == kind).map(|(_, name)| *name)
+}
+
 /// A path without links and dots. Its last component may be a dead mount, which cannot be examined;
 /// its parents cannot.
 pub fn resolved(path: &Path) -> PathBuf {

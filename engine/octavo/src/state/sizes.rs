@@ -4,6 +4,7 @@
 //! Not here: changing the size (`control/resize.rs`).
 
 use octavo_recording::Secret;
+use octavo_share::Bytes;
 use octavo_table::{Mixer, NodeId, SegmentIndex, Shape, Table};
 
 use super::ages::CleanUntil;
@@ -357,7 +358,9 @@ impl PartitionInner {
             return Ok(());
         }
         Err(format!(
-            "max is {max_bytes} bytes, but this partition can grow to {most} bytes at most, four times its first max"
+            "max is {}, but this partition can grow to {} at most, four times its first max",
+            Bytes(max_bytes),
+            Bytes(most & !((1 << 10) - 1))
         ))
     }
 
@@ -389,6 +392,8 @@ impl PartitionInner {
 /// The error text for a `max` below the smallest partition.
 pub(crate) fn too_little(max: u64, least: u64) -> String {
     format!(
-        "max is {max} bytes, but the smallest partition takes {least} bytes: one segment with its metadata"
+        "max is {}, but the smallest partition takes {}: one segment with its metadata",
+        Bytes(max),
+        Bytes(least.next_multiple_of(1 << 10))
     )
 }

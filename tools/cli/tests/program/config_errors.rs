@@ -278,7 +278,7 @@ connections_max = 64
 12:7: listen.nbd: the array is empty; expected "unix:/run/octavo/nbd.sock" or "tcp:127.0.0.1:10809"
 
 policy = "lru" -> max = 1
-5:7: partition.max: partition "vm1": max is 1 bytes, but the smallest partition takes 2113152 bytes: one segment with its metadata
+5:7: partition.max: partition "vm1": max is 1 bytes, but the smallest partition takes 2064 KiB: one segment with its metadata
 
 [cache] -> [[group]]
 name = "host"

@@ -177,7 +177,7 @@ fn a_partition_can_be_inspected_and_changed_while_it_serves() {
         (&["set", "p", "max=1MiB", "weight=7", "max=2MiB"], "\"max\" is given twice; nothing was set"),
         (&["set", "p", "mx=1MiB"], "did you mean \"max\"?"),
         (&["set", "p", "max=1X"], "max=1X: unknown unit \"X\""),
-        (&["set", "p", "min=1GiB"], "min is 1073741824 bytes and max is 8388608"),
+        (&["set", "p", "min=1GiB"], "min is 1 GiB and max is 8 MiB"),
         (&["set", "p", "policy=lruu"], "did you mean \"lru\"?"),
         (&["stat", "q"], "no partition is called \"q\""),
         (&["advise", "p", "dusk", "normal"], "did you mean \"disk\"?"),

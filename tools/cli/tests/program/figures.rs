@@ -77,7 +77,7 @@ fn sizes_are_set_for_all_named_partitions_or_for_none() {
     let resize = |sizes: Value| json!({"do": "resize", "sizes": sizes});
     for (sizes, why) in [
         (json!([["p", 8 << 20], ["r", 8 << 20]]), "no partition is called \"r\""),
-        (json!([["p", 8 << 20], ["q", 1 << 20]]), "min is 2097152 bytes and max is 1048576 bytes"),
+        (json!([["p", 8 << 20], ["q", 1 << 20]]), "min is 2 MiB and max is 1 MiB"),
         (json!([["p", 8 << 20], ["q", 64 << 20]]), "all partitions together can have "),
         (json!([["q", 4 << 20], ["p", 4096]]), "the smallest partition takes"),
         (json!([["p", 8 << 20], ["p", 9 << 20]]), "\"p\" is given twice"),
