@@ -132,7 +132,7 @@ impl Mounted {
     /// have opened for as long as the server runs. Returns whether it is gone entirely.
     ///
     /// # Errors
-    /// Those of the system calls; nothing is mounted there by now, for example.
+    /// Those of the system calls.
     pub fn unmount(&self) -> io::Result<bool> {
         if self.by_helper {
             let run = |lazy: &[&str]| {
@@ -143,7 +143,8 @@ impl Mounted {
             return Ok(run(&[])? || !run(&["-z"])?);
         }
         match rustix::mount::unmount(&self.path, UnmountFlags::NOFOLLOW) {
-            Ok(()) => Ok(true),
+            // INVAL: nothing is mounted there any more, for example after `umount -l`.
+            Ok(()) | Err(Errno::INVAL) => Ok(true),
             Err(Errno::BUSY) => {
                 rustix::mount::unmount(&self.path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
                 Ok(false)

@@ -291,13 +291,15 @@ fn end(
         }
     }
     let is_left = matches!(ending, Ending::Succession(_)) || environment.stored_max() > 0;
+    // The exports go, and theirs are the last handles: an object without any would close before its
+    // store is synced and its pages are left to the next server.
+    let _objects = drain::objects(&catalog.cache);
     catalog.stop();
-    let estate = match is_left {
-        true => catalog.server.hand_over(GRACE),
-        false => {
-            catalog.server.shutdown(GRACE);
-            Estate::default()
-        }
+    let estate = if is_left {
+        catalog.server.hand_over(GRACE)
+    } else {
+        catalog.server.shutdown(GRACE);
+        Estate::default()
     };
     let mut drained = Drained::default();
     if !catalog.mounts.list().is_empty() {
