@@ -33,18 +33,19 @@ pub enum Task {
     Request(Vec<u8>),
     /// A read that the worker cannot serve.
     Read { open: Arc<Open>, read: Waiting },
-    /// A write with its bytes, which begin the buffer.
-    Write { plan: WritePlan, bytes: Buffer },
+    /// A write with its bytes, which begin the buffer. `uncounted` is the part of the buffer's
+    /// memory that `memory_max` does not count.
+    Write { plan: WritePlan, bytes: Buffer, uncounted: usize },
     /// Files are closed by this drop.
     Drop(Box<dyn Send>),
 }
 
 impl Errand {
-    /// The memory of its bytes.
+    /// The memory of its bytes that `memory_max` does not count.
     pub fn bytes(&self) -> usize {
         match &self.task {
             Task::Request(bytes) => bytes.len(),
-            Task::Write { bytes, .. } => bytes.len(),
+            Task::Write { uncounted, .. } => *uncounted,
             Task::Read { .. } | Task::Drop(_) => 0,
         }
     }
@@ -80,7 +81,7 @@ impl Errand {
                     read_into(&fs.calls, &open, &read, out);
                 }
             }
-            Task::Write { plan, bytes } => {
+            Task::Write { plan, bytes, uncounted: _ } => {
                 let open = plan.open.clone();
                 let freed = if is_over {
                     fs.calls.end(unique);

@@ -17,7 +17,7 @@ use crate::leases::Leased;
 use crate::lock::lock;
 use crate::lower::{Key, Stamp};
 use crate::nodes::Node;
-use crate::space::{Promise, Space};
+use crate::space::{Promise, Space, Terms};
 use crate::told::Told;
 
 /// A regular file whose pages are cached.
@@ -100,7 +100,7 @@ impl File {
         object: Object,
         stamp: Stamp,
         lease: Option<Leased>,
-        (promise, shared): (Promise, Shared),
+        (terms, shared): (Terms, Shared),
     ) -> File {
         File {
             key,
@@ -115,7 +115,7 @@ impl File {
             told: Told::default(),
             faults_before: AtomicU64::new(0),
             synced: AtomicU64::new(0),
-            space: Space::new(promise),
+            space: Space::new(terms),
             shared,
             writes: WritesInFlight::default(),
         }
@@ -332,7 +332,7 @@ impl File {
         }
         let _length = lock(&self.length);
         let object = self.object();
-        let last = self.len_bytes().next_multiple_of(object.page_bytes());
+        let last = self.space.last(self.len_bytes(), object.page_bytes());
         let Some(end) = self.space.take_surplus(last) else { return false };
         // F3: it changes the times.
         self.begun.fetch_add(1, SeqCst);

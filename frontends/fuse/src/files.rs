@@ -222,9 +222,9 @@ impl Files {
         let descriptors = self.budget.take(access.user, descriptors, Kind::File)?;
         let kept = self.kept.take(access.user, 1, Kind::File)?;
         let shared = Shared::new([descriptors, kept]);
-        let Made { object, path, stamp, promise } = self.opener.open(node, access, created)?;
+        let Made { object, path, stamp, terms } = self.opener.open(node, access, created)?;
         let lease = self.leases.as_ref().map(|leases| leases.of(node));
-        let file = Arc::new(File::new(node.key, object, stamp, lease, (promise, shared)));
+        let file = Arc::new(File::new(node.key, object, stamp, lease, (terms, shared)));
         let entry = Arc::new(Entry { file, path, state: Mutex::default() });
         let mut table = lock(&self.table);
         if let Some(other) = table.files.get(&node.key).cloned() {
@@ -417,7 +417,7 @@ impl Files {
         // It has no dirty pages.
         held.abandon();
         file.replace(&mut held, made.object);
-        file.space.promise_is(made.promise);
+        file.space.terms_are(made.terms);
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use zerocopy::IntoBytes;
 
 use crate::budget::Budget;
 use crate::calls::Calls;
+use crate::crossings::Crossings;
 use crate::device::Device;
 use crate::files::Files;
 use crate::handles::Handles;
@@ -25,9 +26,10 @@ use crate::numbers::Numbers;
 use crate::options::MountOptions;
 use crate::place::handle_of;
 use crate::running::Running;
-use crate::stores::Seats;
+use crate::stores::{self, Seats};
 use crate::wire::{
-    Attr, AttrOut, EntryOut, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalInodeOut, NotifyPruneOut, ROOT,
+    Attr, AttrOut, EntryOut, InHeader, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalInodeOut, NotifyPruneOut,
+    Opcode, ROOT, Reader,
 };
 
 /// What all threads of a mount share.
@@ -37,6 +39,9 @@ pub struct Fs {
     pub handles: Handles,
     pub options: MountOptions,
     pub calls: Calls,
+    pub crossings: Crossings,
+    /// The file system of the root.
+    pub device: stores::Device,
     pub seats: Seats,
     pub running: Arc<Running>,
     pub is_stopping: AtomicBool,
@@ -74,6 +79,8 @@ impl Fs {
             files: Files::new((source, path), &options, chooser, (cache, budget.clone()))?,
             handles: Handles::default(),
             calls: Calls::default(),
+            crossings: Crossings::default(),
+            device: Key::of(&stat).device(),
             seats: Seats::new(options.threads.max(1)),
             running: Arc::default(),
             options,
@@ -152,6 +159,7 @@ impl Fs {
     pub fn look_up(&self, parent: &Node, name: &OsStr) -> Result<(Arc<Node>, Statx), Errno> {
         let directory = parent.place.at()?;
         let mut stat = lower::stat_at(&directory, name)?;
+        self.crossings.note((parent.id, parent.key.device()), name, Key::of(&stat).device());
         if self.files.find(Key::of(&stat)).is_some_and(|file| file.settle() != Ok(false)) {
             stat = lower::stat_at(&directory, name)?;
         }
@@ -170,6 +178,18 @@ impl Fs {
         // Of the descriptor: the name may lead elsewhere by now.
         let stat = lower::stat(&file)?;
         Ok((self.nodes.enter(&stat, file)?, stat))
+    }
+
+    /// The file system that the call of a request asks (B6).
+    pub fn store_of(&self, head: &InHeader, request: &[u8]) -> stores::Device {
+        if Opcode::of(head.opcode) == Some(Opcode::Lookup) {
+            let mut body = Reader::new(request);
+            let name = body.take::<InHeader>().and_then(|_| body.name());
+            if let Some(device) = name.ok().and_then(|name| self.crossings.find(head.nodeid, name)) {
+                return device;
+            }
+        }
+        self.nodes.get(head.nodeid).map_or(self.device, |node| node.key.device())
     }
 
     /// Returns the attributes of a node, with the length that its readers see.

@@ -28,6 +28,7 @@
 mod below;
 mod budget;
 mod calls;
+mod crossings;
 mod device;
 mod errands;
 mod errors;

@@ -28,7 +28,7 @@
 //! Not promised: space for the blocks that a file of XFS shares with its copies (`cp --reflink`).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use rustix::io::Errno;
@@ -77,6 +77,19 @@ impl Promise {
     }
 }
 
+/// How a file system gives space to a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    pub promise: Promise,
+    /// The bytes of a block. The page that a file ends in may lack those past its end.
+    pub block_bytes: u64,
+}
+
+impl Terms {
+    /// Where nothing needs space.
+    pub const NOTHING: Terms = Terms { promise: Promise::NotNeeded, block_bytes: 1 };
+}
+
 /// The lower file, as reservations see it.
 pub trait Ground {
     /// Where the data that begins at this offset ends; the offset itself in a hole.
@@ -100,6 +113,7 @@ impl Ground for octavo::disk::Store {
 /// The space of a file.
 pub struct Space {
     promise: AtomicU8,
+    block_bytes: AtomicU64,
     known: RwLock<Known>,
     /// Something may be reserved past the end (S4).
     has_surplus: AtomicBool,
@@ -146,16 +160,17 @@ impl Known {
 /// A file in which space is reserved.
 struct File {
     len: u64,
-    /// Where its last page ends.
+    /// Where its last block ends.
     last: u64,
     page: u64,
 }
 
 impl Space {
     /// The space of a file about which nothing is known.
-    pub fn new(promise: Promise) -> Space {
+    pub fn new(terms: Terms) -> Space {
         Space {
-            promise: AtomicU8::new(promise as u8),
+            promise: AtomicU8::new(terms.promise as u8),
+            block_bytes: AtomicU64::new(terms.block_bytes),
             known: RwLock::default(),
             has_surplus: AtomicBool::new(false),
         }
@@ -177,9 +192,15 @@ impl Space {
         }
     }
 
-    /// Notes what the file system promises, now that the file can be written.
-    pub fn promise_is(&self, promise: Promise) {
-        self.promise.store(promise as u8, Relaxed);
+    /// Notes the terms of the file system, now that the file can be written.
+    pub fn terms_are(&self, terms: Terms) {
+        self.block_bytes.store(terms.block_bytes, Relaxed);
+        self.promise.store(terms.promise as u8, Relaxed);
+    }
+
+    /// Where the last block ends of a file of this length, in pages of `page` bytes.
+    pub fn last(&self, len: u64, page: u64) -> u64 {
+        len.next_multiple_of(self.block_bytes.load(Relaxed).clamp(1, page))
     }
 
     /// Whether a write of this range needs no reservation, as far as is known at once.
@@ -203,8 +224,9 @@ impl Space {
             return Ok(all);
         }
         let mut known = self.known();
-        let last = len.next_multiple_of(page);
-        let end = write.end.next_multiple_of(page);
+        let last = self.last(len, page);
+        // A page inside the file is written back as a whole.
+        let end = if write.end < len { write.end.next_multiple_of(page) } else { self.last(write.end, page) };
         let mut at = write.start - write.start % page;
         while at < end {
             if let Some(to) = known.end_of(at) {
@@ -212,7 +234,7 @@ impl Space {
                 continue;
             }
             if at < last {
-                // The page that the file ends in has its block.
+                // The block that the file ends in is there.
                 let data = match lower.data_end(at) {
                     data if data >= len => last,
                     data => data - data % page,
@@ -225,11 +247,13 @@ impl Space {
             match self.reserve_from(&mut known, at..end, &File { len, last, page }, lower) {
                 Ok(to) => at = to,
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    self.promise_is(Promise::AtClose);
+                    self.promise.store(Promise::AtClose as u8, Relaxed);
                     return Ok(all);
                 }
-                Err(_) if at > write.start => return Ok(at - write.start),
-                Err(errno) => return Err(errno),
+                Err(errno) => {
+                    let backed = if at < len { at - at % page } else { at };
+                    return if backed > write.start { Ok(all.min(backed - write.start)) } else { Err(errno) };
+                }
             }
         }
         Ok(all)
@@ -293,7 +317,7 @@ impl Space {
         self.has_surplus.load(Relaxed)
     }
 
-    /// Takes note that the surplus is given back (S4) of a file whose last page ends at `last`.
+    /// Takes note that the surplus is given back (S4) of a file whose last block ends at `last`.
     /// Returns how far it reaches, if there is one.
     pub fn take_surplus(&self, last: u64) -> Option<u64> {
         let mut known = self.known();
@@ -310,6 +334,7 @@ mod tests {
     use super::*;
 
     const PAGE: u64 = 4096;
+    const RESERVES: Terms = Terms { promise: Promise::Reserves, block_bytes: PAGE };
 
     /// A lower file with data in some ranges, and room for this number of bytes.
     struct Lower {
@@ -340,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_file_that_grows_reserves_steps() {
-        let space = Space::new(Promise::Reserves);
+        let space = Space::new(RESERVES);
         let lower = lower(&[], 1 << 40);
         assert_eq!(space.reserve(0..100, 0, PAGE, &lower), Ok(100));
         assert_eq!(*lower.reserved.borrow(), vec![0..PAGE], "a small file takes what it needs");
@@ -362,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_full_file_system_takes_a_part_or_refuses() {
-        let space = Space::new(Promise::Reserves);
+        let space = Space::new(RESERVES);
         let full = lower(std::slice::from_ref(&(0..PAGE)), 3 * PAGE);
         let written = space.reserve(PAGE..PAGE + (1 << 20), PAGE, PAGE, &full).unwrap();
         assert!(written > 0 && written <= 3 * PAGE, "{written}");
@@ -372,9 +397,32 @@ mod tests {
         assert!(space.has_surplus(), "a part may be allocated");
     }
 
+    /// The blocks past the end, in the page that the file ends in, were taken for granted.
+    #[test]
+    fn blocks_that_are_smaller_than_pages_are_reserved_past_the_end() {
+        let space = Space::new(Terms { block_bytes: 1024, ..RESERVES });
+        let first = lower(std::slice::from_ref(&(0..5000)), 1 << 20);
+        assert_eq!(space.reserve(5000..5100, 5000, PAGE, &first), Ok(100));
+        assert!(first.reserved.borrow().is_empty(), "the last block is there");
+        assert!(space.has(&(4096..5120)) && !space.has(&(4096..5121)));
+        let full = lower(std::slice::from_ref(&(0..5000)), 0);
+        assert_eq!(space.reserve(5100..6000, 5000, PAGE, &full), Ok(20));
+        assert_eq!(space.reserve(5120..6000, 5000, PAGE, &full), Err(Errno::NOSPC));
+        let hole = lower(&[0..1024, 8192..10_000], 0);
+        let space = Space::new(Terms { block_bytes: 1024, ..RESERVES });
+        assert_eq!(space.reserve(0..100, 10_000, PAGE, &hole), Err(Errno::NOSPC));
+        assert_eq!(space.reserve(9000..9100, 10_000, PAGE, &hole), Ok(100));
+        // A truncation frees the blocks of the page, too.
+        let space = Space::new(Terms { block_bytes: 1024, ..RESERVES });
+        assert_eq!(space.reserve(5000..8000, 5000, PAGE, &first), Ok(3000));
+        assert!(space.has(&(5000..8000)));
+        assert!(space.take_surplus(space.last(5000, PAGE)).is_some());
+        assert!(space.has(&(4096..5120)) && !space.has(&(4096..5121)));
+    }
+
     #[test]
     fn holes_get_the_pages_of_the_write_and_data_needs_nothing() {
-        let space = Space::new(Promise::Reserves);
+        let space = Space::new(RESERVES);
         let len = 100 * PAGE;
         let lower = lower(&[0..10 * PAGE, 90 * PAGE..len], 2 * PAGE);
         assert_eq!(space.reserve(5..6, len, PAGE, &lower), Ok(1));
@@ -402,7 +450,7 @@ mod tests {
                 Err(Errno::OPNOTSUPP)
             }
         }
-        let space = Space::new(Promise::of_type(EXT));
+        let space = Space::new(Terms { promise: Promise::of_type(EXT), block_bytes: PAGE });
         assert_eq!((space.reserve(0..10, 0, PAGE, &Refuses), space.promise()), (Ok(10), Promise::AtClose));
         assert!(space.has(&(0..1 << 40)));
         assert_eq!(Promise::of_type(0x6969), Promise::AtSync, "NFS");

@@ -13,11 +13,17 @@
 //!   [`THREADS_MAX`] if none of them has begun a request for [`STALL`]: each costs memory that
 //!   `memory_max` does not count. One more thread than work waits to see that. Threads end when
 //!   there is nothing to do. Further requests wait in order, at most [`WAITING_MAX`] of at most
-//!   [`BYTES_MAX`] bytes; beyond that they fail with ENOMEM. A file system that hangs so delays its
-//!   own requests only.
+//!   [`BYTES_MAX`] bytes that `memory_max` does not count; beyond that they fail with ENOMEM (B7).
+//!   A file system that hangs so delays its own requests only.
 //! - **B4** No lock that a worker takes without a seat is held across a call to a lower file
 //!   system. An object or known space (`space.rs`) whose lock is not free at once counts as a call.
 //! - **B5** Requests of killed programs are answered while they wait (`calls.rs`).
+//! - **B6** Seats are for the file system of the mount's root. Requests for another one, which is
+//!   reached through this mount, are handed over; so is the lookup of a name that leads to it
+//!   (`crossings.rs`).
+//! - **B7** A worker that finds no room for what it hands over waits for room while the file system
+//!   answers at least every [`SILENCE_MAX`]. A slow one so slows down those who write, as without
+//!   the mount, and only one that hangs has requests refused.
 //!
 //! *Considered instead*: handing every such request over. It costs two changes of threads, more
 //! than most of the calls that a local file system serves from memory.
@@ -49,6 +55,9 @@ const WAITING_MAX: usize = 4096;
 /// The most bytes of the waiting requests.
 const BYTES_MAX: usize = 16 << 20;
 
+/// The time without an answer after which a file system counts as one that hangs (B7).
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
 /// The time after which a thread without work ends.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
@@ -72,6 +81,8 @@ struct Kind<E> {
     perform: fn(E, &mut Vec<u8>),
     /// [`STALL`], but in tests.
     stall: Duration,
+    /// [`SILENCE_MAX`], but in tests.
+    silence_max: Duration,
 }
 
 impl<E> Clone for Kind<E> {
@@ -85,6 +96,8 @@ struct Store<E> {
     kind: Kind<E>,
     state: Mutex<State<E>>,
     work: Condvar,
+    /// For those that wait for room (B7).
+    room: Condvar,
 }
 
 struct State<E> {
@@ -95,10 +108,18 @@ struct State<E> {
     busy: usize,
     /// When a thread last began one.
     begun: Instant,
+    /// When one was last answered, or the first of those that are performed was begun.
+    answered: Instant,
     is_over: bool,
 }
 
 impl<E> State<E> {
+    /// Whether a request of this many bytes must wait for others to begin. One alone has room.
+    fn lacks_room(&self, bytes: usize) -> bool {
+        let is_full = self.waiting.len() >= WAITING_MAX || self.bytes + bytes > BYTES_MAX;
+        !self.is_over && is_full && !self.waiting.is_empty()
+    }
+
     /// Whether another thread is needed for what waits.
     fn lacks_thread(&self) -> bool {
         self.busy == self.threads && self.threads < THREADS_MAX
@@ -112,7 +133,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<E: Send + 'static> Stores<E> {
     /// `bytes_of` tells the memory of a request, and `perform` performs it.
     pub fn new(bytes_of: fn(&E) -> usize, perform: fn(E, &mut Vec<u8>)) -> Stores<E> {
-        Stores { stores: Mutex::default(), kind: Kind { bytes_of, perform, stall: STALL } }
+        let kind = Kind { bytes_of, perform, stall: STALL, silence_max: SILENCE_MAX };
+        Stores { stores: Mutex::default(), kind }
     }
 
     /// Leaves a request to the threads of a file system (B3). One that must not be lost is not
@@ -138,6 +160,7 @@ impl<E: Send + 'static> Stores<E> {
             state.bytes = 0;
             waiting.extend(state.waiting.drain(..));
             store.work.notify_all();
+            store.room.notify_all();
         }
         waiting
     }
@@ -151,17 +174,23 @@ impl<E: Send + 'static> Store<E> {
             threads: 0,
             busy: 0,
             begun: Instant::now(),
+            answered: Instant::now(),
             is_over: false,
         };
-        Store { kind, state: Mutex::new(state), work: Condvar::new() }
+        Store { kind, state: Mutex::new(state), work: Condvar::new(), room: Condvar::new() }
     }
 
     fn add(self: &Arc<Self>, errand: E, can_fail: bool) -> Result<(), E> {
         let mut state = lock(&self.state);
-        let bytes = state.bytes + (self.kind.bytes_of)(&errand);
-        let is_full = state.waiting.len() >= WAITING_MAX || bytes > BYTES_MAX;
-        if can_fail && is_full && !state.waiting.is_empty() {
-            return Err(errand);
+        let bytes = (self.kind.bytes_of)(&errand);
+        // B7.
+        while can_fail && state.lacks_room(bytes) {
+            let silent_for = state.answered.elapsed();
+            if silent_for >= self.kind.silence_max {
+                return Err(errand);
+            }
+            let waited = self.room.wait_timeout(state, self.kind.silence_max - silent_for);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         if state.lacks_thread() {
             self.start(&mut state);
@@ -169,7 +198,7 @@ impl<E: Send + 'static> Store<E> {
         if state.threads == 0 && can_fail {
             return Err(errand);
         }
-        state.bytes = bytes;
+        state.bytes += bytes;
         state.waiting.push_back(errand);
         self.work.notify_one();
         Ok(())
@@ -194,11 +223,19 @@ impl<E: Send + 'static> Store<E> {
         while let Some(errand) = self.next() {
             // A panic is reported by its hook, and must not cost the file system a thread.
             let _ = catch_unwind(AssertUnwindSafe(|| (self.kind.perform)(errand, &mut out)));
-            lock(&self.state).busy -= 1;
+            self.end_one();
             if out.capacity() > KEPT_BYTES_MAX {
                 out = Vec::new();
             }
         }
+    }
+
+    fn end_one(&self) {
+        let mut state = lock(&self.state);
+        state.busy -= 1;
+        state.answered = Instant::now();
+        drop(state);
+        self.room.notify_all();
     }
 
     fn next(self: &Arc<Self>) -> Option<E> {
@@ -208,8 +245,11 @@ impl<E: Send + 'static> Store<E> {
             let may_begin = state.busy < THREADS_FEW || stalled_for >= self.kind.stall || state.is_over;
             if may_begin && let Some(errand) = state.waiting.pop_front() {
                 state.bytes -= (self.kind.bytes_of)(&errand);
-                state.busy += 1;
                 state.begun = Instant::now();
+                if state.busy == 0 {
+                    state.answered = state.begun;
+                }
+                state.busy += 1;
                 if !state.waiting.is_empty() {
                     // Another thread sees whether this one gets on.
                     self.work.notify_one();
@@ -281,13 +321,14 @@ mod tests {
     }
 
     fn stores() -> Stores<Hanging> {
-        Stores::new(
-            |one| one.bytes,
-            |one, _| {
-                let _ = one.begun.send(one.bytes);
-                one.end.map(|end| end.recv());
-            },
-        )
+        let perform = |one: Hanging, _: &mut Vec<u8>| {
+            let _ = one.begun.send(one.bytes);
+            one.end.map(|end| end.recv());
+        };
+        let bytes_of = |one: &Hanging| one.bytes;
+        // A full queue is refused at once.
+        let kind = Kind { bytes_of, perform, stall: STALL, silence_max: Duration::ZERO };
+        Stores { stores: Mutex::default(), kind }
     }
 
     /// The next two that begin, which threads may tell in any order.
@@ -325,7 +366,8 @@ mod tests {
     fn a_file_system_that_answers_has_few_threads() {
         let (begun, begins) = channel();
         let perform = |one: Hanging, _: &mut Vec<u8>| _ = one.begun.send(one.bytes);
-        let kind = Kind { bytes_of: |one: &Hanging| one.bytes, perform, stall: PATIENCE };
+        let kind =
+            Kind { bytes_of: |one: &Hanging| one.bytes, perform, stall: PATIENCE, silence_max: PATIENCE };
         let store = Arc::new(Store::new(kind));
         for number in 0..1000 {
             let request = Hanging { bytes: number, begun: begun.clone(), end: None };
@@ -369,6 +411,22 @@ mod tests {
         assert!(stores.hand_over(HUNG, large(), false).is_ok());
         drop(ends);
         assert_eq!(two(&begins), [1, BYTES_MAX]);
+    }
+
+    /// B7: a slow file system made writes fail.
+    #[test]
+    fn a_slow_file_system_slows_down_and_refuses_nothing() {
+        let (begun, begins) = channel();
+        let perform = |one: Hanging, _: &mut Vec<u8>| {
+            std::thread::sleep(Duration::from_millis(1));
+            let _ = one.begun.send(one.bytes);
+        };
+        let stores = Stores::new(|one: &Hanging| one.bytes, perform);
+        for _ in 0..100 {
+            let request = Hanging { bytes: BYTES_MAX / 2, begun: begun.clone(), end: None };
+            assert!(stores.hand_over(HUNG, request, true).is_ok());
+        }
+        (0..100).for_each(|_| _ = begins.recv_timeout(PATIENCE).unwrap());
     }
 
     #[test]

@@ -43,7 +43,7 @@ use crate::nodes::Node;
 use crate::operations::{Outcome, Pending, ReadPlan, Request, WritePlan};
 use crate::reference::ReferenceReader;
 use crate::resident::Resident;
-use crate::stores::{self, Stores};
+use crate::stores::{self, Seat, Stores};
 use crate::thread::{Counts, Memory, add_one, events, take_mask};
 use crate::wire::{InHeader, Opcode, Reader};
 
@@ -221,12 +221,19 @@ impl Worker {
         self.added.is_empty() && self.queue.pending() == 0
     }
 
+    /// A seat for a call to this file system, if the worker may take one (B2, B6).
+    fn seat<'f>(&self, fs: &'f Fs, store: stores::Device) -> Option<Seat<'f>> {
+        let may_wait = self.has_nothing_in_flight() && store == fs.device;
+        if may_wait { fs.seats.take() } else { None }
+    }
+
     /// Performs a request that may wait for the lower file system, or hands it over.
     fn call(&mut self, head: &InHeader, len: usize) {
         let fs = self.fs.clone();
         // The kernel waits for the reply to neither, and keeps a limited number of such requests.
         let is_release = matches!(Opcode::of(head.opcode), Some(Opcode::Release | Opcode::Releasedir));
-        let seat = if self.has_nothing_in_flight() { fs.seats.take() } else { None };
+        let device = fs.store_of(head, &self.received[..len]);
+        let seat = self.seat(&fs, device);
         if is_release && seat.is_none() {
             self.device.reply(head.unique, Ok(()), &[]);
         } else {
@@ -236,7 +243,6 @@ impl Worker {
         if seat.is_some() {
             return errands::request(&fs, &self.device, bytes, &mut self.out);
         }
-        let device = fs.nodes.get(head.nodeid).map(|node| node.key.device()).unwrap_or_default();
         let task = Task::Request(bytes.to_vec());
         self.hand_over(self.device.clone(), device, head.unique, task);
     }
@@ -250,7 +256,7 @@ impl Worker {
 
     /// Drops what closes files of a file system, which may wait for it.
     fn put_away(&self, device: stores::Device, dropped: Box<dyn Send>) {
-        let seat = if self.has_nothing_in_flight() { self.fs.seats.take() } else { None };
+        let seat = self.seat(&self.fs, device);
         if seat.is_some() {
             return drop(dropped);
         }
@@ -300,13 +306,13 @@ impl Worker {
     fn read_aside(&mut self, open: Arc<Open>, read: Waiting) {
         let fs = self.fs.clone();
         fs.calls.begin(read.unique, read.caller, &read.device);
-        let seat = if self.has_nothing_in_flight() { fs.seats.take() } else { None };
+        let store = open.node.key.device();
+        let seat = self.seat(&fs, store);
         if seat.is_some() {
             errands::read(&fs.calls, &open, &read, &mut self.received);
             return;
         }
         let (device, unique) = (read.device.clone(), read.unique);
-        let store = open.node.key.device();
         self.hand_over(device, store, unique, Task::Read { open, read });
     }
 
@@ -352,7 +358,8 @@ impl Worker {
             return self.queue_write(head, plan, buffer, at);
         }
         let fs = self.fs.clone();
-        let seat = if self.has_nothing_in_flight() { fs.seats.take() } else { None };
+        let store = plan.open.node.key.device();
+        let seat = self.seat(&fs, store);
         if seat.is_some() {
             fs.calls.begin(unique, caller, &self.device);
             let open = plan.open.clone();
@@ -373,20 +380,20 @@ impl Worker {
         if let Some(flight) = plan.flight {
             fs.calls.is_write(unique, &plan.open, flight);
         }
-        let store = plan.open.node.key.device();
-        let bytes = self.copy(at..request_len);
-        self.hand_over(self.device.clone(), store, unique, Task::Write { plan, bytes });
+        let (bytes, uncounted) = self.copy(at..request_len);
+        self.hand_over(self.device.clone(), store, unique, Task::Write { plan, bytes, uncounted });
     }
 
-    /// Copies bytes of the request: into memory that `memory_max` counts, if there is some.
-    fn copy(&self, range: Range<usize>) -> Buffer {
+    /// Copies bytes of the request: into memory that `memory_max` counts, if there is some. Returns
+    /// how many bytes it does not count, too.
+    fn copy(&self, range: Range<usize>) -> (Buffer, usize) {
         let bytes = &self.received[range];
         match self.cache.buffer(bytes.len()) {
             Some(mut buffer) => {
                 buffer[..bytes.len()].copy_from_slice(bytes);
-                buffer
+                (buffer, 0)
             }
-            None => bytes.to_vec().into(),
+            None => (bytes.to_vec().into(), bytes.len()),
         }
     }
 
@@ -458,7 +465,8 @@ impl Worker {
                     self.fs.calls.is_write(unique, &plan.open, flight);
                 }
                 let store = plan.open.node.key.device();
-                self.hand_over(device, store, unique, Task::Write { plan, bytes: buffer });
+                let task = Task::Write { plan, bytes: buffer, uncounted: 0 };
+                self.hand_over(device, store, unique, task);
             }
             _ => unreachable!("an operation is that of its request"),
         }

@@ -18,7 +18,7 @@ use crate::lock::lock;
 use crate::lower::{self, Stamp};
 use crate::nodes::Node;
 use crate::options::MountOptions;
-use crate::space::Promise;
+use crate::space::{Promise, Terms};
 
 /// A new object, and its file.
 pub(super) struct Made {
@@ -26,7 +26,7 @@ pub(super) struct Made {
     /// Below the source.
     pub path: PathBuf,
     pub stamp: Stamp,
-    pub promise: Promise,
+    pub terms: Terms,
 }
 
 /// Opens the lower files of a mount.
@@ -37,8 +37,8 @@ pub(super) struct Opener {
     direct: bool,
     /// Pages are kept under leases.
     has_leases: bool,
-    /// What the file systems of files promise, by device (S5).
-    promises: Mutex<HashMap<(u32, u32), Promise>>,
+    /// The terms of the file systems of files, by device (S5).
+    terms: Mutex<HashMap<(u32, u32), Terms>>,
 }
 
 impl Opener {
@@ -55,10 +55,10 @@ impl Opener {
             chooser,
             direct: options.direct,
             has_leases: options.has_leases(),
-            promises: Mutex::default(),
+            terms: Mutex::default(),
         };
         // Now, so that no thread of the mount has to ask.
-        opener.promise_of(&opener.root_file, &lower::stat(&opener.root_file)?);
+        opener.terms_of(&opener.root_file, &lower::stat(&opener.root_file)?);
         Ok(opener)
     }
 
@@ -94,25 +94,26 @@ impl Opener {
             Errno::NFILE
         })?;
         let writes_back = object.cache_mode() == CacheMode::Writeback && !self.has_leases;
-        let promise =
-            if access.writes && writes_back { self.promise_of(&place, &stat) } else { Promise::NotNeeded };
+        let terms = if access.writes && writes_back { self.terms_of(&place, &stat) } else { Terms::NOTHING };
         // A file that has bytes: others have nothing to read.
         if let Some(advice) = (stat.stx_size > 0).then(|| opened.advice()).flatten() {
             // It fails for a file of which the cache has no room.
             let _ = object.advise(0, object.len_bytes(), advice);
         }
-        Ok(Made { object, path: path.to_owned(), stamp: Stamp::of(&stat), promise })
+        Ok(Made { object, path: path.to_owned(), stamp: Stamp::of(&stat), terms })
     }
 
-    /// What the file system of a file promises to unwritten bytes (S5).
-    fn promise_of(&self, lower: impl AsFd, stat: &Statx) -> Promise {
+    /// The terms of the file system of a file (S5).
+    fn terms_of(&self, lower: impl AsFd, stat: &Statx) -> Terms {
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        if let Some(known) = lock(&self.promises).get(&device) {
+        if let Some(known) = lock(&self.terms).get(&device) {
             return *known;
         }
         let found = rustix::fs::fstatfs(lower);
-        let promise = found.map_or(Promise::AtSync, |found| Promise::of_type(found.f_type as u64));
-        lock(&self.promises).insert(device, promise);
-        promise
+        let promise = found.as_ref().map_or(Promise::AtSync, |found| Promise::of_type(found.f_type as u64));
+        let block_bytes = found.map_or(1, |found| found.f_bsize as u64);
+        let terms = Terms { promise, block_bytes };
+        lock(&self.terms).insert(device, terms);
+        terms
     }
 }

@@ -38,6 +38,8 @@ pub struct WritePlan {
     pub len: usize,
     /// The bytes go to the file's end, wherever that is.
     pub appends: bool,
+    /// The bytes are pages of the kernel's own cache, which programs have changed by `mmap`.
+    of_kernel: bool,
     /// The bytes end past the file's end, are appended, or need space (S1).
     pub extends: bool,
     /// Its number, for reads of the range that wait for it. Writes without the cache have none.
@@ -112,17 +114,31 @@ impl WritePlan {
     /// # Errors
     /// Those of the lower file system.
     pub fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        let Open { file, is_durable, seen, writer, .. } = &*self.open;
-        let offset = (!self.appends).then_some(self.offset);
-        if let Some(writer) = writer {
-            return writer.write(offset, bytes, *is_durable);
+        let Open { is_durable, seen, writer, file, .. } = &*self.open;
+        let mut written = self.write_some(0, bytes)?;
+        // The kernel drops its own pages after any answer but an error, though some were not taken.
+        while self.of_kernel && written < bytes.len() {
+            match self.write_some(written, bytes)? {
+                0 => return Err(Errno::NOSPC),
+                more => written += more,
+            }
         }
-        let written =
-            if self.extends { file.extend(offset, bytes)? } else { file.write_at(self.offset, bytes)? };
-        if *is_durable {
+        if *is_durable && writer.is_none() {
             file.sync_for(seen)?;
         }
         Ok(written)
+    }
+
+    /// Writes the bytes from `from` on, or some of them.
+    fn write_some(&self, from: usize, bytes: &[u8]) -> Result<usize, Errno> {
+        let Open { file, is_durable, writer, .. } = &*self.open;
+        let at = self.offset + from as u64;
+        let offset = (!self.appends).then_some(at);
+        let bytes = &bytes[from..];
+        if let Some(writer) = writer {
+            return writer.write(offset, bytes, *is_durable);
+        }
+        if self.extends { file.extend(offset, bytes) } else { file.write_at(at, bytes) }
     }
 }
 
@@ -271,7 +287,8 @@ impl Fs {
         let needs_admission = is_cached && self.files.is_crowded() && open.file.is_settled();
         let change = (!needs_admission).then(|| open.file.change());
         // A write-back of the kernel's own pages has its offset, whatever the file was opened with.
-        let appends = open.appends && write_flags & wire::WRITE_CACHE == 0;
+        let of_kernel = write_flags & wire::WRITE_CACHE != 0;
+        let appends = open.appends && !of_kernel;
         // Without the cache, the kernel knows the end.
         let extends = appends || is_cached && !open.file.is_ready_for(&(offset..end));
         let flight = is_cached.then(|| {
@@ -279,7 +296,7 @@ impl Fs {
             let end = if extends { u64::MAX } else { end };
             open.file.writes.begin(offset..end)
         });
-        Ok(WritePlan { open, offset, len, appends, extends, flight, unprivileged, change })
+        Ok(WritePlan { open, offset, len, appends, of_kernel, extends, flight, unprivileged, change })
     }
 
     pub(super) fn fallocate(&self, mut request: Request<'_>) -> Result<(), Errno> {
@@ -292,7 +309,13 @@ impl Fs {
         let changed = if moves { u64::MAX } else { length };
         let _change = open.file.change();
         self.take_privileges_of(&request, &open.node)?;
-        open.file.change_below(offset, changed, || rustix::fs::fallocate(&lower, flags, offset, length))
+        let allocated =
+            open.file.change_below(offset, changed, || rustix::fs::fallocate(&lower, flags, offset, length));
+        if allocated.is_err() {
+            // It may have lengthened the file all the same.
+            self.outdate_attributes(&open.node, request.device);
+        }
+        allocated
     }
 
     pub(super) fn lseek(&self, mut request: Request<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {

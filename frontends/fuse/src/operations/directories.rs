@@ -91,12 +91,17 @@ impl Fs {
     }
 
     /// Looks up an entry that is being listed. Returns no node for what the kernel knows anyway,
-    /// and for an entry that was removed meanwhile.
+    /// for an entry that was removed meanwhile, and for one of another file system.
     fn entry_of(&self, directory: &Directory, name: &[u8]) -> EntryOut {
         if matches!(name, b"." | b"..") {
             return EntryOut::default();
         }
-        match self.look_up(&directory.node, std::ffi::OsStr::from_bytes(name)) {
+        let name = std::ffi::OsStr::from_bytes(name);
+        // B6.
+        if self.crossings.find(directory.node.id, name).is_some() {
+            return EntryOut::default();
+        }
+        match self.look_up(&directory.node, name) {
             Ok((node, stat)) => self.entry(&node, &stat),
             Err(_) => EntryOut::default(),
         }

@@ -23,7 +23,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Args, ValueHint};
-use octavo::{Cache, CacheMode};
+use octavo::{Cache, CacheMode, Object, ObjectStat};
 
 use crate::config::DRAIN_TIMEOUT_DEFAULT;
 use crate::config::s3::S3Section;
@@ -40,9 +40,12 @@ pub use mount_octavo::{Helper, is_helper};
 use options::Options;
 pub use options::threads_of;
 
-/// How long a source may still take dirty bytes that has not answered for
+/// How long a source may take for a dirty byte that has not answered all requests for
 /// [`DRAIN_TIMEOUT_DEFAULT`].
 const LAST_TRY: Duration = Duration::from_secs(10);
+
+/// The most files whose loss is told by name.
+const NAMED_MAX: usize = 100;
 
 /// How long the service manager is asked to wait for the next sign of progress at the end.
 const LAST_WORD: Duration = DRAIN_TIMEOUT_DEFAULT.saturating_add(Duration::from_secs(60));
@@ -297,11 +300,7 @@ fn serve(
         supervisor.extend(LAST_WORD);
     });
     let Some(refusals) = drained else {
-        let (source, lost) = (source.display(), units::human_bytes(drain::dirty_bytes(&cache)));
-        let why = format!(
-            "{source} does not answer: {lost} are lost, and what was written without a sync may not be durable"
-        );
-        return Err(give_up(vec![why], path, journal.as_ref()));
+        return Err(give_up(unanswered(&cache, source), path, journal.as_ref()));
     };
     if !refusals.is_empty() {
         let lost = refusals.into_iter().map(drain::lost).collect();
@@ -326,7 +325,28 @@ fn end_requests(mount: &Lower, source: &Path, path: &Path) -> Duration {
     LAST_TRY
 }
 
-/// Drains all objects, as [`drain::drain`] does. `None` if that takes longer than `patience`.
+/// Names what is lost because the source does not answer.
+fn unanswered(cache: &Cache, source: &Path) -> Vec<String> {
+    let objects = drain::objects(cache);
+    let stats = Object::stats_of(&objects);
+    let dirty: Vec<_> = objects.iter().zip(&stats).filter(|(_, stat)| stat.dirty_bytes > 0).collect();
+    let of_file = |(object, stat): &(&Object, &ObjectStat)| {
+        format!("{}: {} are lost", object.name(), units::human_bytes(stat.dirty_bytes))
+    };
+    let mut lost: Vec<String> = dirty.iter().take(NAMED_MAX).map(of_file).collect();
+    if dirty.len() > NAMED_MAX {
+        lost.push(format!("and bytes of {} more files", dirty.len() - NAMED_MAX));
+    }
+    let bytes = units::human_bytes(dirty.iter().map(|(_, stat)| stat.dirty_bytes).sum());
+    let source = source.display();
+    let why = format!(
+        "{source} does not answer: {bytes} are lost, and what was written without a sync may not be durable"
+    );
+    lost.insert(0, why);
+    lost
+}
+
+/// Drains all objects, as [`drain::drain`] does. `None` if no dirty byte is written for `patience`.
 fn drain_within(
     cache: &Cache,
     patience: Duration,
@@ -344,10 +364,17 @@ fn drain_within(
         });
         let _ = tell.send(News::Drained(refusals));
     });
-    let started = Instant::now();
+    let mut least = u64::MAX;
+    let mut moved = Instant::now();
     loop {
-        match told.recv_timeout(patience.saturating_sub(started.elapsed())) {
-            Ok(News::DirtyBytes(dirty_bytes)) => progress(dirty_bytes),
+        match told.recv_timeout(patience.saturating_sub(moved.elapsed())) {
+            Ok(News::DirtyBytes(dirty_bytes)) => {
+                if dirty_bytes < least {
+                    least = dirty_bytes;
+                    moved = Instant::now();
+                }
+                progress(dirty_bytes);
+            }
             Ok(News::Drained(refusals)) => return Some(refusals),
             Err(_) => return None,
         }
