@@ -4,7 +4,7 @@
 //! matter).
 //!
 //! Each look compares only what is cheap to query: the result of `stat` and, for a device, of two
-//! ioctls. Five rules keep a look from mistaking a store's own I/O for another program's:
+//! ioctls. Six rules keep a look from mistaking a store's own I/O for another program's:
 //!
 //! * W1. I/O never changes where the path leads, or whether it leads anywhere. Any such
 //!   change was made by another program.
@@ -25,6 +25,10 @@
 //!   own descriptors open, so a writable descriptor that is closed (`IN_CLOSE_WRITE`) belongs to
 //!   another program. The close counts if the modification time moved since the previous look. For
 //!   a device, whose node keeps its modification time, the close always counts.
+//! * W6. A store that was closed, in this process or in another one that the present one follows,
+//!   may leave writable descriptors to an I/O ring, which closes them a little later. They have a
+//!   mark (`sys::LockedPart::Mark`) until inotify has reported their close. A close does not count
+//!   if there was a mark at the previous look. A look asks for the mark before it takes the closes.
 //!
 //! During the store's own writes, a watch misses a writer on another machine, and a writer that
 //! keeps the file open.
@@ -42,6 +46,7 @@ use crate::io::Channel;
 use crate::store::change::Change;
 use crate::store::file::FileStore;
 use crate::store::keep::WeakStore;
+use crate::store::sys;
 use crate::store::{Kind, Store};
 
 /// After a change of content is reported, further ones are not reported until this many looks in a
@@ -79,6 +84,10 @@ struct Watched {
     store: WeakStore,
     /// The descriptor of the store's inotify watch.
     inotify_watch: Option<i32>,
+    /// A closed store has left writable descriptors (W6), as of this look.
+    is_marked: bool,
+    /// The same, as of the look before.
+    was_marked: bool,
     path: Path,
     length_matches: bool,
     /// The store's length at the last look that compared lengths.
@@ -138,11 +147,14 @@ impl Watch {
     /// another program cannot be told from its own: it is noticed later, or when that program
     /// closes the file.
     pub fn look(&mut self) -> Vec<(usize, Change)> {
+        // W6: before the closes are taken.
+        self.stores.values_mut().for_each(Watched::ask_for_mark);
         let closed = self.inotify.as_ref().map_or_else(Vec::new, take_closes);
         let mut changes = Vec::new();
         self.forget_closed();
         for (number, watched) in &mut self.stores {
             let was_closed = watched.inotify_watch.is_some_and(|watch| closed.contains(&watch));
+            let was_closed = was_closed && !watched.was_marked;
             let Some(store) = watched.store.peek() else { continue };
             for change in watched.look(&store, was_closed) {
                 store.notice(&change);
@@ -173,6 +185,8 @@ impl Watched {
         let mut watched = Watched {
             store: store.downgrade(),
             inotify_watch: None,
+            is_marked: false,
+            was_marked: false,
             path: Path::Here,
             length_matches: true,
             len_bytes: store.len_bytes(),
@@ -187,9 +201,24 @@ impl Watched {
         let log = |error: &io::Error| log::debug!("{}: no inotify watch ({error})", store.name());
         watched.inotify_watch =
             inotify.and_then(|inotify| watch_closes(inotify, descriptor).inspect_err(log).ok());
+        // W6: after the watch has begun.
+        watched.is_marked = sys::is_marked(descriptor);
         (watched.ended, watched.is_settled) = (file.ended(), file.begun() == 0);
         watched.modified = descriptor.metadata().and_then(|found| found.modified()).ok();
         watched
+    }
+
+    /// W6. A mark that is gone does not return: nobody else opens the file for writing in order.
+    fn ask_for_mark(&mut self) {
+        self.was_marked = self.is_marked;
+        if !self.is_marked {
+            return;
+        }
+        let store = self.store.peek();
+        self.is_marked = store.is_some_and(|store| match store.kind() {
+            Kind::File(file) => sys::is_marked(file.descriptor(Channel::Tail)),
+            _ => false,
+        });
     }
 
     fn look(&mut self, store: &Store, was_closed: bool) -> Vec<Change> {

@@ -8,6 +8,9 @@
 //! direct one the first byte, the buffered one the rest. If the process is killed, the kernel keeps
 //! a description until the last I/O on it has ended, and with it the lock. Nobody else can open the
 //! file while a write of a dead process may still reach it.
+//!
+//! A store that is closed in order unlocks its descriptions, and marks them until the kernel has
+//! closed them (`sys::LockedPart::Mark`).
 
 use std::fs::{self, File};
 use std::io;
@@ -162,7 +165,7 @@ impl Ownership {
 
     /// Releases the file, of which `files` are the descriptions. Unlocks explicitly: closing them
     /// may not release the lock at once, because the kernel can keep an open file description a
-    /// little longer while it finishes outstanding work.
+    /// little longer while it finishes outstanding work. A writable one gets the mark meanwhile.
     pub(crate) fn release<'f>(&self, files: impl IntoIterator<Item = &'f File>) {
         // A child of `fork` shares the open file description with its parent: unlocking here would
         // release the parent's lock.
@@ -170,7 +173,13 @@ impl Ownership {
             return;
         }
         let mut owners = owners();
-        let unlock = |file| sys::set_lock(file, LockKind::Unlock, LockedPart::Whole).err();
+        let unlock = |file| {
+            if self.kind == LockKind::Exclusive {
+                // Without the mark, a watch may report the close of this description.
+                let _ = sys::set_lock(file, LockKind::Shared, LockedPart::Mark);
+            }
+            sys::set_lock(file, LockKind::Unlock, LockedPart::Whole).err()
+        };
         for error in files.into_iter().filter_map(unlock) {
             let path = owners.list.iter().find(|owner| owner.id == self.id).map(|owner| owner.path.display());
             let path = path.map_or_else(|| "a closed file".into(), |path| path.to_string());

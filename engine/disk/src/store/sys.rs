@@ -215,15 +215,17 @@ pub(crate) enum LockKind {
 /// The parts of a file that are locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockedPart {
-    /// From the start to the end, wherever that is.
+    /// From the start to the end, wherever that is; without the mark.
     Whole,
     /// The first byte, whether it exists or not.
     FirstByte,
+    /// The last byte that any file can have. A store that is closed leaves this lock on its
+    /// writable descriptions, until the kernel has closed them (`watch.rs`, W6).
+    Mark,
 }
 
-fn whole_file(kind: LockKind) -> libc::flock {
-    // SAFETY: all zeros is a valid `flock`: a lock from the start of the file to its end, even if
-    // the end moves.
+fn flock_of(kind: LockKind, part: LockedPart) -> libc::flock {
+    // SAFETY: all zeros is a valid `flock`.
     let mut flock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
     flock.l_type = match kind {
         LockKind::Shared => libc::F_RDLCK,
@@ -231,14 +233,18 @@ fn whole_file(kind: LockKind) -> libc::flock {
         LockKind::Unlock => libc::F_UNLCK,
     } as libc::c_short;
     flock.l_whence = libc::SEEK_SET as libc::c_short;
+    match part {
+        LockedPart::Whole => flock.l_len = libc::off_t::MAX,
+        LockedPart::FirstByte => flock.l_len = 1,
+        LockedPart::Mark => (flock.l_start, flock.l_len) = (libc::off_t::MAX, 1),
+    }
     flock
 }
 
 /// Sets or clears the lock of the open file description on a part of the file (`F_OFD_SETLK`, which
 /// `rustix` lacks). Never blocks.
 pub(crate) fn set_lock(file: &File, kind: LockKind, part: LockedPart) -> io::Result<()> {
-    let mut flock = whole_file(kind);
-    flock.l_len = if part == LockedPart::FirstByte { 1 } else { 0 };
+    let flock = flock_of(kind, part);
     // SAFETY: this command reads one `flock`.
     let returned = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const flock) };
     done(returned).map_err(io::Error::from_raw_os_error)
@@ -247,9 +253,17 @@ pub(crate) fn set_lock(file: &File, kind: LockKind, part: LockedPart) -> io::Res
 /// Returns the process that holds a traditional lock which conflicts with an exclusive one. None if
 /// the lock belongs to an open file description, and so to no process, or if it is gone.
 pub(crate) fn lock_holder_pid(file: &File) -> Option<u32> {
-    let mut flock = whole_file(LockKind::Exclusive);
+    let mut flock = flock_of(LockKind::Exclusive, LockedPart::Whole);
     // SAFETY: this command reads and writes one `flock`.
     done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut flock) }).ok()?;
     let pid = u32::try_from(flock.l_pid).ok().filter(|pid| *pid > 0);
     pid.filter(|_| flock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+/// Whether another open file description of this file has the mark.
+pub(crate) fn is_marked(file: &File) -> bool {
+    let mut flock = flock_of(LockKind::Exclusive, LockedPart::Mark);
+    // SAFETY: this command reads and writes one `flock`.
+    let asked = done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut flock) });
+    asked.is_ok() && flock.l_type != libc::F_UNLCK as libc::c_short
 }

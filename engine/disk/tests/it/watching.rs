@@ -140,6 +140,33 @@ fn a_watch_reports_another_writer_while_the_store_is_being_written() {
     assert_eq!(watch.look(), []);
 }
 
+/// W6: a server that took over reported the files of its predecessor, whose descriptors an I/O ring
+/// had closed after the new server had opened them.
+#[test]
+fn a_watch_does_not_report_a_late_close_of_the_store_before() {
+    let directory = directory();
+    let path = file(directory.path(), &pattern(1, 1 << 20));
+    let descriptor = File::options().read(true).write(true).open(&path).unwrap();
+    // As a ring has it.
+    let late = descriptor.try_clone().unwrap();
+    drop(Store::from_file("before", descriptor, &OpenOptions::default()).unwrap());
+    let store = open(&path);
+    let mut watch = Watch::new();
+    watch.add(&store);
+    let ring = &rings(4)[0];
+    for at in 0..2 {
+        write(ring, &store, at * 4096, &pattern(2, 4096));
+        assert_eq!(watch.look(), []);
+    }
+    write(ring, &store, 0, &pattern(3, 4096));
+    drop(late);
+    assert_eq!(watch.look(), []);
+    // Another program's close counts again.
+    overwrite(&path, b"another's");
+    write(ring, &store, 4096, &pattern(3, 4096));
+    assert_eq!(watch.look(), [(0, Change::Opened)]);
+}
+
 /// W4: the first look after own writes compares no modification time, the second does.
 #[test]
 fn a_watch_reports_another_writer_again_two_looks_after_own_writes() {
