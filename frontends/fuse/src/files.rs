@@ -96,6 +96,9 @@ struct State {
 /// The memory of a file with its object and its store, in bytes, about, without its path.
 const FILE_BYTES: u64 = 2048;
 
+/// What the failure of a sync means.
+pub const UNSYNCED: &str = "what was written without a sync may not be durable";
+
 /// The memory of files is charged in steps of this many bytes.
 const STEP_BYTES: u64 = 64 << 10;
 
@@ -506,7 +509,10 @@ impl Files {
             };
             let lost = object.abandon();
             if let Err(error) = closed {
-                failed.push(format!("{error}: {lost} bytes lost"));
+                failed.push(match lost {
+                    0 => format!("{error}: {UNSYNCED}"),
+                    lost => format!("{error}: {lost} bytes lost"),
+                });
             }
         }
         failed

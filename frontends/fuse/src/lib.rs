@@ -440,7 +440,7 @@ impl Mount {
         let mut failed = self.fs.files.close_everything();
         self.fs.files.leases().iter().for_each(|leases| leases.end());
         if let Err(errno) = self.fs.sync_lower() {
-            failed.push(format!("the lower file system cannot be synced: {errno}"));
+            failed.push(format!("the lower file system cannot be synced: {errno}: {}", files::UNSYNCED));
         }
         failed
     }

@@ -50,10 +50,12 @@ mod supervisor;
 mod units;
 mod web;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 
+use control::stop::Stop;
 use environment::Environment;
 use offline::{bench, mrc, plan, simulate, trace};
 
@@ -121,7 +123,19 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if may_become_server(std::env::args_os()) {
+        Stop::prepare();
+    }
     process::with_enough_stack(run)
+}
+
+/// Whether a command line starts a server or a mount, as far as this is known without reading it
+/// all.
+fn may_become_server(mut words: impl Iterator<Item = OsString>) -> bool {
+    let program = words.next();
+    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    let command = words.find(|word| !is_option(word));
+    mount::is_helper(program.as_deref()) || command.is_some_and(|word| word == "serve" || word == "mount")
 }
 
 fn run() -> ExitCode {
@@ -186,5 +200,14 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_server_is_known_by_its_subcommand_alone() {
+        let of = |line: &str| may_become_server(line.split(' ').map(OsString::from));
+        let servers = ["octavo serve", "octavo -vv --quiet mount /a /b", "/sbin/mount.octavo /a /b -o ro"];
+        assert!(servers.into_iter().all(of));
+        let others = ["octavo", "octavo ctl stat mount", "octavo --version", "octavo web -- serve"];
+        assert!(!others.into_iter().any(of));
     }
 }

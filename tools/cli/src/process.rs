@@ -9,7 +9,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
 /// The status of a program whose main thread panicked, as the standard library has it.
 const PANICKED: u8 = 101;
@@ -93,7 +93,7 @@ pub fn with_enough_stack(run: fn() -> ExitCode) -> ExitCode {
     let Ok(thread) = thread else { return run() };
     // This thread only waits: signals are for the other one, which may block and await them.
     // Without the block, a signal is at worst delivered here and ends the process.
-    let _ = Signals::block(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
+    let _ = Signals::block(&signals::OF_SERVERS);
     // Its panic was reported.
     thread.join().unwrap_or(ExitCode::from(PANICKED))
 }

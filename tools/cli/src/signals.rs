@@ -12,6 +12,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
+/// The signals that end a server, or have it read its configuration again.
+pub const OF_SERVERS: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
+
 /// A set of signals.
 pub struct Signals(libc::sigset_t);
 
@@ -36,6 +39,13 @@ impl Signals {
             0 => Ok(Signals(set)),
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
+    }
+
+    /// Ends the block in the calling thread. A signal that has waited takes effect at once.
+    pub fn unblock(self) {
+        // SAFETY: the call reads the set and changes the mask of this thread alone. It fails only
+        // for an unknown operation.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, std::ptr::null_mut()) };
     }
 
     /// Waits for one of the signals, at most for this long. Returns its number.

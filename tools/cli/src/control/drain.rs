@@ -9,7 +9,7 @@
 //! - The drain waits without limit for a store that has all bytes and is making them durable: its
 //!   progress is not visible, and some stores take minutes. (A second signal ends this wait, too.)
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -181,7 +181,7 @@ pub fn sync(cache: &Cache) -> Vec<Refusal> {
                     if let Err(error) = object.sync()
                         && !matches!(error, octavo::Error::Closed { .. })
                     {
-                        lock(&refusals).push(refusal(object, error.to_string()));
+                        lock(&refusals).push(refusal(object, sentence(&error)));
                     }
                 }
             });
@@ -223,13 +223,50 @@ pub fn without_name<'s>(name: &str, sentence: &'s str) -> &'s str {
     sentence.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(sentence)
 }
 
-/// Gives up an object that cannot be drained, and says how many bytes that loses.
-pub fn lost(refusal: Refusal) -> String {
-    let bytes = match &refusal.object {
-        Some(object) => object.abandon(),
-        None => refusal.dirty_bytes,
-    };
-    format!("\"{}\": {}: {bytes} bytes lost ({})", refusal.name, refusal.reason, human_bytes(bytes))
+/// What giving up an object loses, or several ones without dirty bytes.
+pub struct Loss {
+    /// The name of the first one.
+    pub name: String,
+    /// A sentence, which names the object.
+    pub line: String,
+}
+
+/// Gives up objects that cannot be drained, and says what that loses. Those without dirty bytes can
+/// be as many as a mount has files: all that have one reason share a line.
+pub fn lost(refusals: Vec<Refusal>) -> Vec<Loss> {
+    const UNSYNCED: &str = "what was written without a sync may not be durable";
+    let mut losses = Vec::new();
+    let mut clean: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for Refusal { object, name, dirty_bytes, reason } in refusals {
+        let bytes = object.map_or(dirty_bytes, |object| object.abandon());
+        if bytes == 0 {
+            clean.entry(reason).or_default().push(name);
+            continue;
+        }
+        let line =
+            format!("\"{name}\": {reason}: {bytes} bytes lost ({}), and {UNSYNCED}", human_bytes(bytes));
+        losses.push(Loss { name, line });
+    }
+    for (reason, names) in clean {
+        let count = names.len();
+        let Some(name) = names.into_iter().next() else { continue };
+        let others = match count - 1 {
+            0 => String::new(),
+            1 => " and another one".to_owned(),
+            others => format!(" and {others} others"),
+        };
+        let line = format!("\"{name}\"{others}: {reason}: {UNSYNCED}");
+        losses.push(Loss { name, line });
+    }
+    losses
+}
+
+/// Why a sync has failed, for people who have no object to abandon.
+fn sentence(error: &octavo::Error) -> String {
+    match error {
+        octavo::Error::Failed { .. } => "an earlier sync of its store failed".to_owned(),
+        error => error.to_string(),
+    }
 }
 
 /// An object whose sync is pending.
@@ -268,9 +305,9 @@ impl Work {
                     Ok(()) | Err(octavo::Error::Closed { .. }) => Ok(()),
                     Err(error)
                         if hopeless(&waiting.object)
-                            || waiting.has_refused_for(self.timeout, &error.to_string()) =>
+                            || waiting.has_refused_for(self.timeout, &sentence(&error)) =>
                     {
-                        Err(error.to_string())
+                        Err(sentence(&error))
                     }
                     Err(_) => {
                         waiting.due = Instant::now() + RETRY;
@@ -332,6 +369,33 @@ fn hopeless(object: &Object) -> bool {
 mod tests {
     use super::*;
     use octavo::{CacheConfig, PartitionConfig, disk};
+
+    /// Each clean file of a store that did not answer had a line: "0 bytes lost (0 B)".
+    #[test]
+    fn files_without_dirty_bytes_share_a_line_that_says_what_may_not_be_durable() {
+        let refusal = |name: &str, dirty_bytes: u64, reason: &str| Refusal {
+            object: None,
+            name: name.to_owned(),
+            dirty_bytes,
+            reason: reason.to_owned(),
+        };
+        let silent = "its store does not answer";
+        let refusals = vec![
+            refusal("a", 0, silent),
+            refusal("b", 4096, silent),
+            refusal("c", 0, silent),
+            refusal("d", 0, "no space"),
+            refusal("e", 0, silent),
+        ];
+        let lines: Vec<String> = lost(refusals).into_iter().map(|loss| loss.line).collect();
+        let expected = [
+            "\"b\": its store does not answer: 4096 bytes lost (4 KiB), and what was written without a sync may \
+             not be durable",
+            "\"a\" and 2 others: its store does not answer: what was written without a sync may not be durable",
+            "\"d\": no space: what was written without a sync may not be durable",
+        ];
+        assert_eq!(lines, expected);
+    }
 
     #[test]
     fn the_stores_of_closed_objects_are_free_while_the_process_lives() {

@@ -24,14 +24,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use octavo::Cache;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGXFSZ};
 
 use crate::control::drain;
 use crate::error::Error;
 use crate::lock::lock;
 use crate::logger;
 use crate::own;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::units;
 
 /// How long a start that is to end may go on.
@@ -70,12 +70,27 @@ struct Shared {
 }
 
 impl Stop {
+    /// Blocks the signals of a server in the calling thread: they wait for [`start`](Self::start).
+    /// The first act of a process that may become a server.
+    pub fn prepare() {
+        // Without the block, a signal ends the start.
+        let _ = Signals::block(&signals::OF_SERVERS);
+    }
+
+    /// This process becomes no server: its signals have their usual effect again, and it starts
+    /// programs without blocked signals.
+    pub fn not_needed() {
+        if let Ok(blocked) = Signals::block(&signals::OF_SERVERS) {
+            blocked.unblock();
+        }
+    }
+
     /// Starts the thread. Call it before any other thread starts. `reload` gets a message for each
     /// SIGHUP, unless one is waiting there already.
     pub fn start(reload: Option<SyncSender<()>>) -> Result<Stop, Error> {
         let failed = |error: std::io::Error| Error::failed(format!("cannot handle signals: {error}"));
         signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
-        let signals = Signals::block(&[SIGHUP, SIGINT, SIGTERM]).map_err(failed)?;
+        let signals = Signals::block(&signals::OF_SERVERS).map_err(failed)?;
         let shared = Shared { state: State::Starting, asked: None, cache: None };
         let stop = Stop(Arc::new(Mutex::new(shared)));
         let told = stop.clone();

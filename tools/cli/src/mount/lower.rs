@@ -112,7 +112,9 @@ impl Lower {
         }
     }
 
-    /// After the beginning of the end: fails the requests that still wait, for programs to go on.
+    /// After the beginning of the end: fails the requests that still wait, and all later ones, for
+    /// programs to go on. The kernel may keep the process, whose thread waits for a lower file
+    /// system, and with it the connection.
     pub fn abort(&self) {
         match self {
             Lower::Directory { mount, .. } => mount.abort(),

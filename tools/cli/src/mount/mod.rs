@@ -148,6 +148,16 @@ pub fn run(
     loudness: Loudness,
     log: Settings,
 ) -> Result<(), Error> {
+    if arguments.in_background {
+        daemon::leave();
+    }
+    // First: a signal must neither leave a dead mount behind nor wait for a source that hangs.
+    let stop = if arguments.check || arguments.daemon {
+        Stop::not_needed();
+        None
+    } else {
+        Some(Stop::start(None)?)
+    };
     // Each cached file takes two descriptors.
     crate::process::raise_fds_max();
     let list = arguments.list();
@@ -169,10 +179,10 @@ pub fn run(
         }
     }
     memory::check(&options)?;
-    if arguments.check {
-        return Ok(());
-    }
-    if arguments.daemon {
+    let Some(stop) = stop else {
+        if arguments.check {
+            return Ok(());
+        }
         let shown = ["-v", "-v"].into_iter().take(loudness.verbose.into());
         let mut words: Vec<OsString> = ["mount", "--in-background"].map(Into::into).into();
         words.extend(shown.chain(loudness.quiet.then_some("-q")).map(OsString::from));
@@ -188,12 +198,7 @@ pub fn run(
         }
         words.extend(["--".into(), source.into(), path.clone().into()]);
         return daemon::start(words, &path, loudness.quiet);
-    }
-    if arguments.in_background {
-        daemon::leave();
-    }
-    // First: a signal must not leave a dead mount behind.
-    let stop = Stop::start(None)?;
+    };
     logger::queue()?;
     logger::take_panics();
     let log_file = options.log.as_deref();
@@ -303,7 +308,7 @@ fn serve(
         return Err(give_up(unanswered(&cache, source), path, journal.as_ref()));
     };
     if !refusals.is_empty() {
-        let lost = refusals.into_iter().map(drain::lost).collect();
+        let lost = drain::lost(refusals).into_iter().map(|loss| loss.line).collect();
         return Err(give_up(lost, path, journal.as_ref()));
     }
     if mount.has_ended() {
@@ -313,13 +318,16 @@ fn serve(
     told
 }
 
-/// Unmounts, and fails the requests that wait for too long. Returns how long draining may take.
+/// Unmounts, and fails the requests that wait for too long, and all later ones. Returns how long
+/// draining may take.
 fn end_requests(mount: &Lower, source: &Path, path: &Path) -> Duration {
     mount.begin_stop();
-    if mount.wait_until_ended(DRAIN_TIMEOUT_DEFAULT) {
+    let has_ended = mount.wait_until_ended(DRAIN_TIMEOUT_DEFAULT);
+    // Even if none waits: nobody takes the next one, of a program that has a file open.
+    mount.abort();
+    if has_ended {
         return Duration::MAX;
     }
-    mount.abort();
     let (source, path) = (source.display(), path.display());
     log::warn!("{path}: {source} does not answer: the requests that wait for it have failed");
     LAST_TRY

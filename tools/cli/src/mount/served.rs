@@ -143,15 +143,15 @@ impl Served {
     }
 
     /// Unmounts it, and waits until its requests have ended, at most for this long. Then fails
-    /// those that still wait. Returns whether none did.
+    /// those that still wait, and all later ones. Returns whether none waited.
     pub fn end(&self, most: Duration) -> bool {
         // Relaxed: as above.
         self.is_stopping.store(true, Ordering::Relaxed);
         self.mount.begin_stop();
         let has_ended = self.mount.wait_until_ended(most);
-        if !has_ended {
-            self.mount.abort();
-        }
+        // Even if none waits: nobody takes the next one, of a program that has a file open. It
+        // would wait for the end of the process, which the kernel may keep (`Lower::abort`).
+        self.mount.abort();
         has_ended
     }
 

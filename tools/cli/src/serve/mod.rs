@@ -119,7 +119,12 @@ pub fn run(
     }
     let (hang_up, hung_up) = sync_channel(1);
     // First: from here on, a signal ends the server, whatever hangs. A check has nothing to end.
-    let stop = if arguments.check { None } else { Some(Stop::start(Some(hang_up))?) };
+    let stop = if arguments.check {
+        Stop::not_needed();
+        None
+    } else {
+        Some(Stop::start(Some(hang_up))?)
+    };
     logger::queue()?;
     if stop.is_some() {
         crate::heap::keep_trimmed();
@@ -368,14 +373,13 @@ fn drain_all(catalog: &Catalog, events: Option<&EventLog>, drained: Drained) -> 
     let objects = drain::objects(&catalog.cache).into_iter().filter(is_new).collect();
     refusals.extend(drain_some(catalog, objects));
     catalog.recorders.stop_all();
-    let give_up = |refusal: drain::Refusal| {
-        let (name, line) = (refusal.name.clone(), drain::lost(refusal));
+    let give_up = |drain::Loss { name, line }| {
         if let Some(events) = events {
             events.add(Event { object: Some(name), ..Event::new("given-up", "error", line.clone()) });
         }
         line
     };
-    let mut lost: Vec<String> = refusals.into_iter().map(give_up).collect();
+    let mut lost: Vec<String> = drain::lost(refusals).into_iter().map(give_up).collect();
     if lost.is_empty() {
         // All objects have answered, so the mounts close their files soon.
         lost = catalog.mounts.close(catalog.drain_timeout.get());

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +68,14 @@ ssize_t pwritev(int fd, const struct iovec *pieces, int count, off_t at) {
 
 ssize_t pwritev64(int fd, const struct iovec *pieces, int count, off_t at) {
     return pwritev(fd, pieces, count, at);
+}
+
+/* A signal to the program while it reads its environment. */
+char *getenv(const char *name) {
+    const char *number = secure_getenv("SIGNAL_AT_START");
+    if (number && strcmp(name, "NOTIFY_SOCKET") == 0)
+        kill(getpid(), atoi(number));
+    return secure_getenv(name);
 }
 
 int fdatasync(int fd) {

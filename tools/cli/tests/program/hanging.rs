@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,6 +98,23 @@ fn the_drain_waits_for_a_store_whose_sync_takes_long() {
     let status = scene.server.wait();
     assert_eq!(status.code(), Some(0), "{}", scene.server.log());
     assert!(scene.server.log().contains("drained"), "{}", scene.server.log());
+}
+
+/// A signal in the first milliseconds killed a server that was to end in order.
+#[test]
+fn a_signal_before_the_arguments_are_read_ends_a_server_in_order() {
+    let directory = Directory::new();
+    Server::start(&directory, &Setup::default()).stop();
+    let library = library(&directory);
+    let run = |words: &[&str]| {
+        let mut command = program(words);
+        command.arg(directory.join("octavo.toml")).env("LD_PRELOAD", &library);
+        // The library sends the signal when the environment is read.
+        command.env("SIGNAL_AT_START", "15");
+        ends(command).status
+    };
+    assert_eq!(run(&["serve", "--config"]).code(), Some(0));
+    assert_eq!(run(&["serve", "--check", "--config"]).signal(), Some(15));
 }
 
 /// A second signal ends a server that waits for a sync, and gives up the sync.
