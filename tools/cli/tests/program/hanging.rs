@@ -4,7 +4,8 @@
 //! builds it as a library.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use crate::mount::{can_mount, directories};
 use crate::nbd_client::Client;
 use crate::server::{Directory, PATIENCE, Server, Setup, program, signal, wait_for, wait_until};
 
@@ -98,6 +100,39 @@ fn the_drain_waits_for_a_store_whose_sync_takes_long() {
     let status = scene.server.wait();
     assert_eq!(status.code(), Some(0), "{}", scene.server.log());
     assert!(scene.server.log().contains("drained"), "{}", scene.server.log());
+}
+
+/// The server had stopped to take requests, and did not end: programs that had files open waited,
+/// and could not be killed.
+#[test]
+fn files_that_are_open_fail_while_the_end_of_a_server_waits_for_their_store() {
+    if !can_mount() {
+        return;
+    }
+    let (directory, source, target) = directories();
+    std::fs::write(source.join("file"), vec![1; 100_000]).unwrap();
+    let mount = format!(
+        "[[mount]]\nsource = \"{}\"\npath = \"{}\"\npartition = \"p\"\n",
+        source.display(),
+        target.display()
+    );
+    let library = library(&directory);
+    let before = format!("export LD_PRELOAD={} HANGING={}", library.display(), directory.join("").display());
+    let setup = Setup { cache: "io = \"blocking\"", listen: &mount, before: &before, ..Setup::default() };
+    let mut server = Server::start(&directory, &setup);
+    let file = File::options().read(true).write(true).open(target.join("file")).unwrap();
+    file.write_all_at(&[2; 4096], 0).unwrap();
+    let hanging = directory.join("syncs-file");
+    File::create(&hanging).unwrap();
+    server.signal("TERM");
+    server.wait_for_log("waiting for the stores to make it durable");
+    let (told, tells) = channel();
+    std::thread::spawn(move || told.send(file.read_at(&mut [0], 50_000).map_err(|error| error.kind())));
+    let read = tells.recv_timeout(PATIENCE);
+    std::fs::remove_file(hanging).unwrap();
+    assert_eq!(read.expect("the read does not wait for the server"), Err(ErrorKind::NotConnected));
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+    assert_eq!(std::fs::read(source.join("file")).unwrap()[..4096], [2; 4096]);
 }
 
 /// A signal in the first milliseconds killed a server that was to end in order.
