@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use octavo::disk::Store;
 use octavo::{Cache, Charge};
@@ -93,6 +93,11 @@ impl Fetcher {
         let mut stat = self.0.shared.counters.read();
         stat.tier = self.0.shared.tier.as_ref().map(|tier| tier.stat());
         stat
+    }
+
+    /// Returns the time after which readers get an error.
+    pub fn deadline(&self) -> Duration {
+        self.0.shared.config.deadline
     }
 
     /// Runs a future on the fetcher's threads, and waits for it: not for async tasks.

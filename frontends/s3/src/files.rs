@@ -42,7 +42,7 @@ impl Kept {
 }
 
 impl Drop for Kept {
-    /// Nobody reads it any more: its pages go.
+    /// Nobody reads it any more: its pages go. Waits for those that are being fetched.
     fn drop(&mut self) {
         if let Some(object) = &self.object {
             object.abandon();
@@ -69,7 +69,8 @@ impl Files {
         Files { kept: Mutex::new(LruCache::new(most)), open: Mutex::default() }
     }
 
-    /// Opens a version of an object. Returns a handle.
+    /// Opens a version of an object. Returns a handle, and a file that had to go: its last drop may
+    /// wait for the server.
     ///
     /// # Errors
     /// [`ErrorKind::Engine`] if the cache has no memory left.
@@ -81,8 +82,9 @@ impl Files {
         name: &str,
         meta: Meta,
         partition: &Partition,
-    ) -> Result<u64, Error> {
+    ) -> Result<(u64, Option<Arc<Kept>>), Error> {
         let mut kept = lock(&self.kept);
+        let mut gone = None;
         let file = match kept.get(key).filter(|kept| kept.is_version(&meta)) {
             Some(file) => file.clone(),
             None => {
@@ -97,7 +99,7 @@ impl Files {
                 let file =
                     Arc::new(Kept { key: key.clone(), meta, object, is_doubted: AtomicBool::new(false) });
                 // The version before goes when the last reader has closed it.
-                let _gone = kept.push(key.clone(), file.clone());
+                gone = kept.push(key.clone(), file.clone()).map(|(_, gone)| gone);
                 file
             }
         };
@@ -106,16 +108,21 @@ impl Files {
         open.next += 1;
         let handle = open.next;
         open.by_handle.insert(handle, file);
-        Ok(handle)
+        Ok((handle, gone))
     }
 
     pub fn get(&self, handle: u64) -> Option<Arc<Kept>> {
         lock(&self.open).by_handle.get(&handle).cloned()
     }
 
-    pub fn close(&self, handle: u64) {
-        let file = lock(&self.open).by_handle.remove(&handle);
-        drop(file);
+    /// The size and version of an open file.
+    pub fn meta(&self, handle: u64) -> Option<Meta> {
+        lock(&self.open).by_handle.get(&handle).map(|file| file.meta.clone())
+    }
+
+    /// Closes a file. Returns it: its last drop may wait for the server.
+    pub fn close(&self, handle: u64) -> Option<Arc<Kept>> {
+        lock(&self.open).by_handle.remove(&handle)
     }
 
     /// Drops the pages of all files that are closed, and of the others when they are.

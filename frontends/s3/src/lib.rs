@@ -17,18 +17,24 @@
 //! | `profile.rs` | credentials and settings in `~/.aws` |
 //! | `tree.rs` | keys with slashes as directories, from listings (D1 to D3) |
 //! | `files.rs` | open files, and the pages of closed ones |
-//! | `mount.rs` | [`Prefix`]: the file system, and how it is mounted |
+//! | `requests.rs` | the requests of the kernel |
+//! | `waiting.rs`, `killed.rs` | requests that wait for the server (Q1 to Q5); programs that were killed |
+//! | `mount.rs`, `mounting.rs` | [`Prefix`]: the file system, and how it is mounted and unmounted |
 #![warn(missing_debug_implementations)]
 
 mod address;
 mod client;
 mod files;
 mod http;
+mod killed;
 mod listing;
 mod mount;
+mod mounting;
 mod page;
 mod profile;
+mod requests;
 mod tree;
+mod waiting;
 
 pub use address::Address;
 pub use client::{Client, Settings};

@@ -63,6 +63,14 @@ struct State {
     noted: lru::LruCache<Arc<str>, u64>,
 }
 
+impl State {
+    /// The listing that answers a request which came at this time (D1).
+    fn believed(&mut self, key: &Arc<str>, came: Instant) -> Option<Arc<Listing>> {
+        let kept = self.listings.get(key)?;
+        (kept.begun >= came || Instant::now() < kept.until).then(|| kept.listing.clone())
+    }
+}
+
 /// A listing that is kept.
 #[derive(Debug)]
 struct Kept {
@@ -128,6 +136,11 @@ impl Tree {
         key.strip_prefix(&self.prefix).unwrap_or(key).trim_start_matches('/')
     }
 
+    /// The last listing of a directory, if it is believed now (D1). Waits for nothing.
+    pub fn believed(&self, key: &Arc<str>) -> Option<Arc<Listing>> {
+        lock(&self.state).believed(key, Instant::now())
+    }
+
     /// The entries of a directory. Asks the server if the last listing is too old.
     ///
     /// # Errors
@@ -137,10 +150,8 @@ impl Tree {
         loop {
             let flight = {
                 let mut state = lock(&self.state);
-                if let Some(kept) = state.listings.get(key)
-                    && (kept.begun >= came || Instant::now() < kept.until)
-                {
-                    return Ok(kept.listing.clone());
+                if let Some(listing) = state.believed(key, came) {
+                    return Ok(listing);
                 }
                 match state.flights.get(key) {
                     Some(flight) => flight.clone(),
@@ -191,20 +202,17 @@ impl Tree {
     /// Forgets the listing of the directory that has a key: it told a version that the server does
     /// not have.
     pub fn doubt(&self, key: &str) {
-        let (parent, _) = key.rsplit_once('/').unwrap_or(("", key));
-        lock(&self.state).listings.pop(parent);
+        lock(&self.state).listings.pop(split(key).0);
     }
 
-    /// Looks up a name. Returns its number, which the kernel forgets later.
+    /// Looks up a name in a directory. Returns its number, which the kernel forgets later.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; those of the server.
-    pub fn look_up(&self, parent: u64, name: &str) -> Result<(u64, Node), Error> {
-        let missing = |key: &str| Error::new(ErrorKind::NotFound, key, "is not there");
-        let parent = self.node(parent).ok_or_else(|| missing(""))?;
-        let entries = self.entries(&parent.key)?;
-        let key: Arc<str> = join(&parent.key, name).into();
-        let kind = entries.get(name).ok_or_else(|| missing(&key))?;
+    /// [`ErrorKind::NotFound`].
+    pub fn look_up(&self, parent: &str, name: &str, entries: &Listing) -> Result<(u64, Node), Error> {
+        let key: Arc<str> = join(parent, name).into();
+        let missing = || Error::new(ErrorKind::NotFound, &key, "is not there");
+        let kind = entries.get(name).ok_or_else(missing)?;
         let mut state = lock(&self.state);
         let next = state.next;
         let number = *state.numbers.entry(key.clone()).or_insert(next);
@@ -217,23 +225,16 @@ impl Tree {
         Ok((number, node.clone()))
     }
 
-    /// The node of a number as the last listing has it, or as it was looked up last if the
-    /// directory no longer has it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] for a number that the kernel has forgotten; those of the server.
-    pub fn refreshed(&self, number: u64) -> Result<Node, Error> {
-        let missing = || Error::new(ErrorKind::NotFound, "", "is not there");
-        let node = self.node(number).ok_or_else(missing)?;
-        let Kind::File(_) = node.kind else { return Ok(node) };
-        let (parent, name) = node.key.rsplit_once('/').unwrap_or(("", &node.key));
-        let entries = self.entries(&parent.into())?;
+    /// The node of a file as the listing of its directory has it, or as it was looked up last if
+    /// the directory no longer has it.
+    pub fn refreshed(&self, number: u64, node: Node, entries: &Listing) -> Node {
+        let (_, name) = split(&node.key);
         let kind = entries.get(name).unwrap_or(node.kind);
         let mut state = lock(&self.state);
         if let Some(known) = state.nodes.get_mut(&number) {
             known.kind = kind.clone();
         }
-        Ok(Node { kind, ..node })
+        Node { kind, ..node }
     }
 
     /// Notes what the server has told of a file.
@@ -292,4 +293,9 @@ mod tests;
 /// The key of an entry of a directory.
 fn join(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}
+
+/// The directory of a key, and its name there.
+pub(crate) fn split(key: &str) -> (&str, &str) {
+    key.rsplit_once('/').unwrap_or(("", key))
 }

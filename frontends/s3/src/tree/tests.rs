@@ -50,6 +50,10 @@ impl Server {
         (0..listing.len()).map(|number| listing.entry(number).unwrap().0.to_owned()).collect()
     }
 
+    fn look_up(&self, name: &str) -> Result<(u64, Node), Error> {
+        self.tree.look_up("d", name, &*self.list()?)
+    }
+
     fn lists(&self) -> u64 {
         self.stub.counts().of(Operation::List)
     }
@@ -81,8 +85,8 @@ fn odd_keys_are_left_out_and_markers_are_directories() {
     server.stub.put("bucket/d/\u{2}", "");
     server.list().unwrap();
     assert_eq!(server.tree.fetcher().stat().keys_left_out, left_out + 1, "`./` was left out before");
-    assert_eq!(server.tree.look_up(ROOT, "good").unwrap().0, ROOT + 1);
-    assert_eq!(server.tree.look_up(ROOT, "x").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(server.look_up("good").unwrap().0, ROOT + 1);
+    assert_eq!(server.look_up("x").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 /// A listing that took longer than it was believed was asked for again by every request.
@@ -290,8 +294,8 @@ fn a_version_that_the_server_has_again_is_read_again() {
 fn the_kernel_finds_a_number_again_until_it_has_forgotten_it() {
     let server = Server::new(MINUTE);
     server.stub.put("bucket/d/a", "bytes");
-    let (number, node) = server.tree.look_up(ROOT, "a").unwrap();
-    assert_eq!((&*node.key, server.tree.look_up(ROOT, "a").unwrap().0), ("d/a", number));
+    let (number, node) = server.look_up("a").unwrap();
+    assert_eq!((&*node.key, server.look_up("a").unwrap().0), ("d/a", number));
     server.tree.forget(number, 1);
     assert!(server.tree.node(number).is_some());
     server.tree.forget(number, 1);

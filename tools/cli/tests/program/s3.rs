@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use octavo_s3_stub::{Lie, Lies, Operation, Stub};
@@ -310,6 +310,68 @@ fn a_file_is_right_again_at_the_next_open_when_the_server_is() {
     stub.set_lies(Lies::none());
     assert_eq!(fs::read(target.join("a.bin")).unwrap(), content(UNIT + 5000));
     server.end("TERM", 0);
+}
+
+/// A program that reads a file of a server that says nothing.
+fn reader(file: &Path) -> Child {
+    Command::new("cat").arg(file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Gives no answer to GETs of objects whose names begin with `hung`.
+fn hang(stub: &Stub) {
+    stub.set_lies(Lies::with(|asked| {
+        let hangs = asked.operation == Operation::Get && asked.path.contains("/hung");
+        hangs.then_some(Lie::StallBefore(Duration::from_secs(3600)))
+    }));
+}
+
+/// Sixteen reads that hung kept all others waiting, and nothing could kill them.
+#[test]
+fn a_silent_server_keeps_only_those_waiting_that_need_it_and_they_can_be_killed() {
+    let Some((directory, stub, target)) = mounted() else { return };
+    const READERS: u64 = 40;
+    (0..READERS).for_each(|number| _ = stub.put(&format!("lake/data/hung{number}"), content(5000)));
+    hang(&stub);
+    let mut server = serve(&directory, &stub, &mount_section(&target, "attr_timeout = \"1h\"\n"));
+    assert_eq!(fs::read(target.join("a.bin")).unwrap(), content(UNIT + 5000));
+    let before = stub.counts().gets();
+    let mut readers: Vec<_> =
+        (0..READERS).map(|number| reader(&target.join(format!("hung{number}")))).collect();
+    wait_until(|| "the readers do not ask".into(), || stub.counts().gets() - before >= READERS);
+    // A hit, attributes, a listing, and an object that the server has.
+    assert_eq!(fs::read(target.join("a.bin")).unwrap(), content(UNIT + 5000));
+    assert_eq!(fs::metadata(target.join("hung1")).unwrap().len(), 5000);
+    assert_eq!(names(&target.join("sub")), ["b.txt"]);
+    assert_eq!(fs::read(target.join("sub/b.txt")).unwrap(), b"deep");
+    assert!(readers.iter_mut().all(|reader| reader.try_wait().unwrap().is_none()), "they wait");
+    readers.iter_mut().for_each(|reader| reader.kill().unwrap());
+    for reader in &mut readers {
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(reader.wait().unwrap().signal(), Some(9), "it ended when the server answered");
+    }
+    server.end("TERM", 0);
+    assert!(!is_mounted(&target));
+}
+
+/// The unmount failed with EBUSY, and left a dead mount behind.
+#[test]
+fn a_prefix_that_programs_use_is_unmounted_all_the_same() {
+    let Some((directory, stub, target)) = mounted() else { return };
+    stub.put("lake/data/hung", content(5000));
+    hang(&stub);
+    let mut server = serve(&directory, &stub, &mount_section(&target, ""));
+    let open = fs::File::open(target.join("a.bin")).unwrap();
+    let mut inside = Command::new("sleep").arg("1000").current_dir(target.join("sub")).spawn().unwrap();
+    let before = stub.counts().gets();
+    let mut waiting = reader(&target.join("hung"));
+    wait_until(|| "the reader does not ask".into(), || stub.counts().gets() > before);
+    server.end("TERM", 0);
+    let left = is_mounted(&target);
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    assert!(!waiting.wait().unwrap().success());
+    drop(open);
+    assert!(!left, "it is still mounted");
 }
 
 #[test]
