@@ -51,6 +51,10 @@ pub enum Lie {
     StallBefore(Duration),
     /// Half of the body is sent, then nothing for a time, then the rest.
     StallInside(Duration),
+    /// This status and body. For all requests.
+    Answer(u16, String),
+    /// The right answer with these headers replaced, or removed. For HEADs and GETs.
+    Headers(Vec<(&'static str, Option<String>)>),
     /// A body without end, under this status. For all requests.
     Endless(u16),
     /// Status 302 and this location; one that begins with a slash is at this server. For all
@@ -79,6 +83,8 @@ impl Lie {
             Lie::ResetInside => "reset_inside",
             Lie::StallBefore(_) => "stall_before",
             Lie::StallInside(_) => "stall_inside",
+            Lie::Answer(..) => "answer",
+            Lie::Headers(_) => "headers",
             Lie::Endless(_) => "endless",
             Lie::Redirect(_) => "redirect",
             Lie::Keys(_) => "keys",
@@ -90,9 +96,9 @@ impl Lie {
     pub(crate) fn concerns(&self, operation: Operation) -> bool {
         match self {
             Lie::Status { .. } | Lie::ResetBefore | Lie::StallBefore(_) => true,
-            Lie::Endless(_) | Lie::Redirect(_) => true,
+            Lie::Answer(..) | Lie::Endless(_) | Lie::Redirect(_) => true,
             Lie::Keys(_) | Lie::SamePage => operation == Operation::List,
-            Lie::OtherTag => matches!(operation, Operation::Get | Operation::Head),
+            Lie::OtherTag | Lie::Headers(_) => matches!(operation, Operation::Get | Operation::Head),
             _ => operation == Operation::Get,
         }
     }

@@ -81,6 +81,12 @@ impl Reply {
         self
     }
 
+    /// Replaces a header, or removes it.
+    pub fn replace(mut self, name: &str, value: Option<&str>) -> Reply {
+        self.headers.remove(name);
+        value.into_iter().fold(self, |reply, value| reply.with(name, value))
+    }
+
     /// Returns the answer as the connection sends it, which counts the bytes for `path`.
     pub fn into_response(
         self,

@@ -191,6 +191,11 @@ async fn answer(
             };
             (reply, true)
         }
+        Some(Lie::Answer(status, body)) => (Reply::xml(*status, body), true),
+        Some(Lie::Headers(headers)) => {
+            let reply = right(&request, &state, None).0;
+            (headers.iter().fold(reply, |reply, (name, value)| reply.replace(name, value.as_deref())), true)
+        }
         Some(Lie::Endless(status)) => (Reply::endless(*status), true),
         Some(Lie::Redirect(location)) => (Reply::empty(302).with("location", location), true),
         Some(Lie::Keys(count)) => (list::made_up(&request, *count), true),
