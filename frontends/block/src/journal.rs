@@ -1,24 +1,13 @@
 //! [`Journal`]: the warnings of a server about its clients, at a bounded rate. A hostile client can
-//! cause any number of errors, but all clients together cause only [`LINES_MAX`] warnings per
-//! [`WINDOW`].
+//! cause any number of errors, but all clients together cause only as many warnings as
+//! [`LineRate`] admits.
 
 use log::Level;
 use log::kv::{self, Key, Source, Value, VisitSource};
+use octavo::LineRate;
 use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-/// The most lines per window: enough to diagnose a problem, few enough not to fill a disk.
-const LINES_MAX: u32 = 16;
-/// The length of a window.
-const WINDOW: Duration = Duration::from_secs(10);
-
-#[derive(Default)]
-struct Window {
-    start: Option<Instant>,
-    lines: u32,
-    dropped: u64,
-}
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Writes warnings about one client. All journals of a server share one rate.
 ///
@@ -28,7 +17,7 @@ struct Window {
 pub struct Journal {
     who: String,
     fields: Fields,
-    window: Arc<Mutex<Window>>,
+    rate: Arc<LineRate>,
 }
 
 #[derive(Clone, Default)]
@@ -83,9 +72,9 @@ impl Journal {
 
     /// Writes a warning, unless the window is full.
     pub fn warn(&self, what: fmt::Arguments<'_>) {
-        if let Some(dropped) = self.admit(Instant::now()) {
-            if dropped > 0 {
-                log::warn!("{dropped} warnings about clients were suppressed");
+        if let Some(suppressed) = self.rate.admit(Instant::now()) {
+            if suppressed > 0 {
+                log::warn!("{suppressed} warnings about clients were suppressed");
             }
             self.write(Level::Warn, what);
         }
@@ -93,7 +82,7 @@ impl Journal {
 
     /// Writes a line that is no warning, at the same rate.
     pub fn note(&self, what: fmt::Arguments<'_>) {
-        if self.admit(Instant::now()).is_some() {
+        if self.rate.admit(Instant::now()).is_some() {
             self.write(Level::Info, what);
         }
     }
@@ -117,34 +106,5 @@ impl Journal {
                 .args(format_args!("{protocol}{}: {what}", self.who))
                 .build(),
         );
-    }
-
-    /// Returns the number of lines suppressed before this one, or None if this line is suppressed
-    /// too.
-    fn admit(&self, now: Instant) -> Option<u64> {
-        let mut window = self.window.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if window.start.is_none_or(|start| now.duration_since(start) >= WINDOW) {
-            *window = Window { start: Some(now), lines: 0, dropped: window.dropped };
-        }
-        if window.lines == LINES_MAX {
-            window.dropped += 1;
-            return None;
-        }
-        window.lines += 1;
-        Some(std::mem::take(&mut window.dropped))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_window_admits_16_lines_and_the_next_window_counts_the_suppressed_ones() {
-        let (journal, start) = (Journal::default(), Instant::now());
-        let admitted = (0..LINES_MAX + 5).filter(|_| journal.admit(start).is_some()).count();
-        assert_eq!(admitted, LINES_MAX as usize);
-        assert_eq!(journal.admit(start + WINDOW), Some(5));
-        assert_eq!(journal.admit(start + WINDOW), Some(0));
     }
 }
