@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
@@ -83,10 +84,12 @@ fn meta_of(told: &GetResult) -> Meta {
 
 /// What a listing tells of an object.
 pub fn meta_of_listed(meta: &ObjectMeta) -> Meta {
+    let modified = SystemTime::from(meta.last_modified);
     let version = Version {
         e_tag: meta.e_tag.clone(),
         id: meta.version.clone(),
-        modified: Some(meta.last_modified.into()),
+        // `object_store` puts the epoch in place of a date that is missing.
+        modified: Some(modified).filter(|modified| *modified != SystemTime::UNIX_EPOCH),
     };
     Meta { size: meta.size, version, details: None }
 }
@@ -126,7 +129,9 @@ pub fn error_of(path: &str, error: &object_store::Error) -> Error {
     }
     let kind = match error {
         Theirs::NotFound { .. } => ErrorKind::NotFound,
-        Theirs::Precondition { .. } | Theirs::NotModified { .. } => ErrorKind::Changed,
+        Theirs::Precondition { .. } => ErrorKind::Changed,
+        // No request of the cache has a condition that allows it.
+        Theirs::NotModified { .. } => ErrorKind::Wrong,
         Theirs::PermissionDenied { .. } => ErrorKind::Denied,
         Theirs::Unauthenticated { .. } => ErrorKind::Unauthenticated,
         Theirs::NotSupported { .. } | Theirs::NotImplemented { .. } => ErrorKind::Unsupported,
@@ -137,6 +142,7 @@ pub fn error_of(path: &str, error: &object_store::Error) -> Error {
     match kind {
         // The server's text is about the condition of the request.
         ErrorKind::Changed => Error::new(kind, path, "has changed: the server no longer has this version"),
+        ErrorKind::Wrong => Error::new(kind, path, "the server answered 304 Not Modified"),
         _ => Error::new(kind, path, text_of(error)),
     }
 }

@@ -15,6 +15,9 @@ pub struct Error {
     retry_after: Option<Duration>,
 }
 
+/// The longest message. Servers send texts of any length.
+const MESSAGE_CHARS_MAX: usize = 2000;
+
 /// Kinds of [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -52,9 +55,14 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// Creates an error about the object at `path`.
+    /// Creates an error about the object at `path`. A message of more than 2,000 characters is cut.
     pub fn new(kind: ErrorKind, path: &str, message: impl fmt::Display) -> Error {
-        Error { kind, path: path.into(), message: message.to_string().into(), retry_after: None }
+        let mut message = message.to_string();
+        if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
+            message.truncate(end);
+            message.push_str("..");
+        }
+        Error { kind, path: path.into(), message: message.into(), retry_after: None }
     }
 
     /// Returns the same error with the time that the server asks to wait before the next attempt.

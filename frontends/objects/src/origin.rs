@@ -46,7 +46,8 @@ impl Meta {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the version is not known.
     pub(crate) fn must_be_known(&self, path: &str) -> Result<(), Error> {
-        let text = "the server tells no version, no entity tag and no date: it cannot be cached";
+        let text = "the server tells no entity tag (ETag), no version and no date (Last-Modified): without \
+                    any of them, reads could mix versions";
         self.version.is_known().then_some(()).ok_or_else(|| Error::new(ErrorKind::Unsupported, path, text))
     }
 }

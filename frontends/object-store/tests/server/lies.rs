@@ -39,6 +39,7 @@ fn lies() -> Vec<(Lie, Counted, Ending)> {
         (Lie::OtherTag, changed, Present),
         (Lie::Status { code: 500, retry_after_s: None }, unavailable, Error("500")),
         (busy, unavailable, Error("503")),
+        (Lie::Status { code: 304, retry_after_s: None }, wrong, Error("304 Not Modified (3 attempts)")),
         (Lie::ResetBefore, unavailable, Error("(3 attempts)")),
         (Lie::ResetInside, unavailable, Error("(3 attempts)")),
         (Lie::StallBefore(MINUTE), unavailable, Error("the server sent nothing for 800ms (3 attempts)")),
@@ -133,6 +134,23 @@ async fn a_head_that_fails_is_tried_again() {
         let error = server.read("object").await.unwrap_err();
         assert!(error.to_string().contains("(3 attempts)"), "{lie:?}: {error}");
         assert!(start.elapsed() < ANSWER_MAX, "{lie:?}: {:?}", start.elapsed());
+    }
+}
+
+/// `object_store` puts a date in place of one that is missing, and two versions had the same one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_whose_head_tells_no_version_is_refused() {
+    let tell = |names: &[&'static str]| Lie::Headers(names.iter().map(|name| (*name, None)).collect());
+    let (server, _, present) = server(&tell(&[]));
+    let neither = tell(&["etag", "last-modified"]);
+    server.stub.set_lies(Lies::with(move |_| Some(neither.clone())));
+    let error = server.read("object").await.unwrap_err().to_string();
+    assert!(error.contains("no entity tag (ETag), no version and no date (Last-Modified)"), "{error}");
+    assert_eq!(server.gets("object"), 0);
+    for names in [&["etag"][..], &["last-modified"]] {
+        let lie = tell(names);
+        server.stub.set_lies(Lies::with(move |_| Some(lie.clone())));
+        assert_eq!(server.read("object").await.unwrap(), present, "{names:?}");
     }
 }
 
