@@ -4,6 +4,8 @@
 //!   first [`ERROR_BYTES_MAX`] are read. A page of a listing has at most [`PAGE_BYTES_MAX`],
 //!   charged to the cache while they are read; any other answer, such as credentials, at most
 //!   [`OTHER_BYTES_MAX`]. Headers are limited by the client library, to about 400 KiB.
+//! - **Headers** are checked before `object_store` sees them: it calculates with ranges, and sends
+//!   entity tags back.
 //! - **Redirects** are followed to the host that was asked, or to one of
 //!   [`Settings::redirect_hosts`](crate::Settings), at most [`REDIRECTS_MAX`] times and never to
 //!   the same place again. Another host gets no credentials.
@@ -28,6 +30,12 @@ use crate::page::Page;
 
 /// The longest body of an error that is read.
 const ERROR_BYTES_MAX: usize = 16 << 10;
+
+/// The characters of an error's body that its message has.
+const SHOWN_CHARS_MAX: usize = 200;
+
+/// The longest entity tag or version: versions of S3 have up to 1,024 bytes.
+const VERSION_BYTES_MAX: usize = 1024;
 
 /// The longest page of a listing: 1,000 keys of 1,024 bytes, with some that are escaped.
 const PAGE_BYTES_MAX: usize = 4 << 20;
@@ -96,6 +104,7 @@ impl HttpService for Service {
         if !status.is_success() && status.as_u16() != 304 {
             return error_answer(response, wants.is_some()).await;
         }
+        check_headers(response.headers()).map_err(failed)?;
         match wants {
             Some(WantsPage(reading)) => page_answer(response, &reading).await,
             None if request.headers().contains_key("range") => Ok(response),
@@ -187,7 +196,8 @@ async fn read(
 }
 
 /// Returns an error of the server with the beginning of its body. `object_store` knows what a
-/// status means for an object, but not for a listing.
+/// status means for an object, but not for a listing: 404 says that its bucket is missing, and not
+/// that a name is.
 async fn error_answer(response: HttpResponse, is_listing: bool) -> Result<HttpResponse, HttpError> {
     let (parts, body) = response.into_parts();
     let mut text = Vec::new();
@@ -197,7 +207,7 @@ async fn error_answer(response: HttpResponse, is_listing: bool) -> Result<HttpRe
     {
         text.extend_from_slice(&piece[..piece.len().min(ERROR_BYTES_MAX - text.len())]);
     }
-    let text = String::from_utf8_lossy(&text).into_owned();
+    let text = shown(&text);
     let status = parts.status;
     let may_pass = status.is_server_error() || matches!(status.as_u16(), 408 | 429);
     let asked = retry_after(&parts.headers, Utc::now()).filter(|_| may_pass);
@@ -207,12 +217,66 @@ async fn error_answer(response: HttpResponse, is_listing: bool) -> Result<HttpRe
     let kind = match status.as_u16() {
         401 => ErrorKind::Unauthenticated,
         403 => ErrorKind::Denied,
-        404 => ErrorKind::NotFound,
         _ if may_pass => ErrorKind::Unavailable,
         _ => ErrorKind::Other,
     };
-    let error = Error::new(kind, "", format!("the server answered {status}: {}", text.trim()));
+    let error = Error::new(kind, "", format!("the server answered {status}: {text}"));
     Err(failed(asked.into_iter().fold(error, Error::with_retry_after)))
+}
+
+/// The beginning of a body as a message has it.
+fn shown(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let letter = |letter: char| {
+        if octavo::is_visible(letter) { letter.to_string() } else { letter.escape_default().to_string() }
+    };
+    let mut shown: String = text.trim().chars().take(SHOWN_CHARS_MAX).map(letter).collect();
+    if text.trim().chars().nth(SHOWN_CHARS_MAX).is_some() {
+        shown.push_str("..");
+    }
+    shown
+}
+
+/// Checks what `object_store` believes without a check.
+///
+/// # Errors
+/// [`ErrorKind::Wrong`] with what the server did.
+fn check_headers(headers: &HeaderMap) -> Result<(), Error> {
+    let wrong = |text: String| Err(Error::new(ErrorKind::Wrong, "", format!("the server sent {text}")));
+    for name in ["etag", "x-amz-version-id"] {
+        let value = headers.get(name).map_or(&[][..], |value| value.as_bytes());
+        if value.len() > VERSION_BYTES_MAX {
+            let len = value.len();
+            return wrong(format!("a header {name} of {len} bytes; {VERSION_BYTES_MAX} are allowed"));
+        }
+        if !value.iter().copied().all(is_of_header) {
+            return wrong(format!("a header {name} with characters that it cannot have: {}", shown(value)));
+        }
+    }
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(range) = text("content-range").filter(|range| !may_be_range(range)) {
+        return wrong(format!("the range {:?}, which is outside of its object", shown(range.as_bytes())));
+    }
+    match text("content-length").and_then(|len| len.parse::<u64>().ok()) {
+        Some(len) if len > i64::MAX as u64 => wrong(format!("a length of {len} bytes, which no file has")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a character of a header may be sent back in another one.
+pub(crate) fn is_of_header(letter: u8) -> bool {
+    matches!(letter, b' '..=b'~')
+}
+
+/// Whether the range of a `Content-Range` ends inside of its object, or is none at all, which
+/// `object_store` refuses.
+fn may_be_range(text: &str) -> bool {
+    let numbers = || {
+        let (range, size) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+        let (_, last) = range.split_once('-')?;
+        Some((last.parse::<u64>().ok()?, size.parse::<u64>().ok()?))
+    };
+    numbers().is_none_or(|(last, size)| last < size)
 }
 
 /// Returns a page of a listing as an extension of its answer.
@@ -296,6 +360,42 @@ mod tests {
         let mut left: Vec<_> = headers.keys().map(|name| name.as_str()).collect();
         left.sort_unstable();
         assert_eq!(left, ["if-match", "range"]);
+    }
+
+    #[test]
+    fn headers_that_object_store_could_not_take_are_refused() {
+        let refused = |name: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            check_headers(&headers).err().map(|error| error.to_string())
+        };
+        let most = u64::MAX;
+        for range in ["bytes 0-9/10", "bytes 5-9/*", "bytes */10", "lines 1-2/3", ""] {
+            assert_eq!(refused("content-range", range), None, "{range}");
+        }
+        for range in ["bytes 0-10/10", &format!("bytes 0-{most}/{most}"), "bytes 7-+9/9"] {
+            assert!(refused("content-range", range).unwrap().contains("outside of its object"), "{range}");
+        }
+        assert_eq!(refused("etag", "W/\"a b~\""), None);
+        assert!(refused("etag", "\"\u{e9}\"").unwrap().contains("characters that it cannot have"));
+        let long = "x".repeat(VERSION_BYTES_MAX + 1);
+        assert_eq!(refused("x-amz-version-id", &long[1..]), None);
+        for name in ["x-amz-version-id", "etag"] {
+            assert!(refused(name, &long).unwrap().contains("of 1025 bytes"));
+        }
+        assert_eq!(refused("content-length", &i64::MAX.to_string()), None);
+        assert!(refused("content-length", &most.to_string()).unwrap().contains("which no file has"));
+    }
+
+    #[test]
+    fn a_message_has_the_beginning_of_a_body_without_control_characters() {
+        assert_eq!(
+            shown(b" <Error a=\"b\">\x1b[2J\r\n</Error>\n"),
+            "<Error a=\"b\">\\u{1b}[2J\\r\\n</Error>"
+        );
+        let long = "\u{e9}".repeat(SHOWN_CHARS_MAX);
+        assert_eq!(shown(long.as_bytes()), long);
+        assert_eq!(shown((long.clone() + "x").as_bytes()), long + "..");
     }
 
     #[test]

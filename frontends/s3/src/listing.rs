@@ -8,8 +8,8 @@
 //! - **L3** A name is not empty, not `.` or `..`, and has no control character. `object_store` can
 //!   ask for its key, which has at most [`KEY_BYTES_MAX`] bytes.
 //! - **L4** Of a file and a directory with one name, the directory is the entry.
-//! - **L5** Every other key, and one without a version, is left out and counted. No key makes the
-//!   listing fail.
+//! - **L5** Every other key, and one without a version, or with an entity tag that no header can
+//!   have, is left out and counted. No key makes the listing fail.
 //!
 //! A directory may have many entries, and all of its listing is in memory. Therefore an entry takes
 //! little: its name, 24 bytes, and 16 more for the usual entity tag. They are charged to the cache.
@@ -21,6 +21,7 @@ use object_store::path::Path;
 use octavo::Charge;
 use octavo_objects::{Error, ErrorKind, Fetcher, Meta, Version};
 
+use crate::http::is_of_header;
 use crate::page::{Found, Page};
 
 /// The longest key of S3, which is also the longest name that the kernel takes from a FUSE server.
@@ -290,7 +291,7 @@ impl Found {
     /// Whether the object can be told from its other versions.
     fn has_version(&self) -> bool {
         match &self.e_tag {
-            Some(tag) => tag.len() <= TAG_BYTES_MAX,
+            Some(tag) => tag.len() <= TAG_BYTES_MAX && tag.bytes().all(is_of_header),
             None => self.modified.and_then(nanoseconds).is_some(),
         }
     }

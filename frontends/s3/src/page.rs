@@ -13,6 +13,10 @@ use quick_xml::events::{BytesRef, Event};
 /// Most elements inside one another. A listing has four.
 const DEPTH_MAX: usize = 16;
 
+/// The longest token: some servers send the last key with figures of their own. With each byte
+/// escaped as three, a request with it has far fewer than the 64 KiB that an address may have.
+const TOKEN_BYTES_MAX: usize = 8 << 10;
+
 /// One page of a listing.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Page {
@@ -108,6 +112,10 @@ impl Page {
             // Files would be missing without a word.
             (Some(true), None) => return Err(wrong("more pages follow, and the server does not say where")),
             (Some(false), _) => page.token = None,
+            (_, Some(token)) if token.len() > TOKEN_BYTES_MAX => {
+                let len = token.len();
+                return Err(wrong(format!("its token has {len} bytes; {TOKEN_BYTES_MAX} are allowed")));
+            }
             _ => {}
         }
         Ok(page)
@@ -120,7 +128,8 @@ impl Page {
         let modified = fields.modified.and_then(|time| DateTime::parse_from_rfc3339(time.trim()).ok());
         match (fields.key, size) {
             (Some(key), Some(size)) => {
-                let modified = modified.map(SystemTime::from);
+                // Of a GET, the epoch says that there is no date.
+                let modified = modified.map(SystemTime::from).filter(|time| *time != SystemTime::UNIX_EPOCH);
                 self.objects.push(Found { key, size, e_tag: fields.e_tag, modified });
             }
             _ => self.unreadable += 1,
@@ -245,5 +254,16 @@ mod tests {
         assert_eq!(listing(&last).unwrap().token, None);
         assert_eq!(listing(token).unwrap().token.as_deref(), Some("x"));
         assert_eq!(listing("").unwrap(), Page::default());
+    }
+
+    #[test]
+    fn a_token_that_is_too_long_for_a_request_is_refused() {
+        let token = |len: usize| {
+            listing(&format!("<NextContinuationToken>{}</NextContinuationToken>", "x".repeat(len)))
+        };
+        assert!(token(TOKEN_BYTES_MAX).is_ok());
+        let error = token(70_000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Wrong);
+        assert!(error.to_string().contains("its token has 70000 bytes"), "{error}");
     }
 }

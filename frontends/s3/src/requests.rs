@@ -143,7 +143,7 @@ impl Inner {
 
     /// The error of a read that has failed.
     fn read_failed(&self, file: &Kept, error: &octavo::Error) -> Errno {
-        log::warn!("{}: {error}", file.key);
+        self.tree.warn(format_args!("{}: {error}", file.key));
         let errno = errno_of_read(error);
         if errno.code() == Errno::ESTALE.code() {
             file.doubt();
@@ -375,7 +375,8 @@ impl Filesystem for FileSystem {
         if let Some(listing) = begun.filter(|_| at > 0) {
             return self.0.list(&listing, at, reply);
         }
-        let Some(node) = self.0.tree.node(ino.0) else { return reply.error(Errno::ENOENT) };
+        // Programs take ENOENT for the end of a directory.
+        let Some(node) = self.0.tree.node(ino.0) else { return reply.error(Errno::EIO) };
         self.with_listing(request, node.key, reply, move |inner, listing, reply| match listing {
             Ok(listing) => {
                 lock(&inner.directories).listings.insert(handle.0, listing.clone());

@@ -12,9 +12,11 @@
 //!   first.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use octavo::LineRate;
 use octavo_objects::{Error, ErrorKind, Fetcher, Meta};
 
 use crate::client::Client;
@@ -48,6 +50,7 @@ pub(crate) struct Tree {
     prefix: String,
     /// How long a listing is believed (D1).
     pub valid: Duration,
+    warnings: LineRate,
     state: Mutex<State>,
 }
 
@@ -112,7 +115,14 @@ impl Tree {
             flights: HashMap::new(),
             noted: lru::LruCache::new(NOTED_MAX.try_into().expect("not zero")),
         };
-        Tree { fetcher, client, prefix: prefix.into(), valid, state: Mutex::new(state) }
+        Tree {
+            fetcher,
+            client,
+            prefix: prefix.into(),
+            valid,
+            warnings: LineRate::default(),
+            state: Mutex::new(state),
+        }
     }
 
     pub fn client(&self) -> &Client {
@@ -121,6 +131,15 @@ impl Tree {
 
     pub fn fetcher(&self) -> &Fetcher {
         &self.fetcher
+    }
+
+    /// Writes a warning about a listing or a read, unless there were many just now.
+    pub fn warn(&self, what: fmt::Arguments<'_>) {
+        let Some(suppressed) = self.warnings.admit(Instant::now()) else { return };
+        if suppressed > 0 {
+            log::warn!("{suppressed} warnings about listings and reads were suppressed");
+        }
+        log::warn!("{what}");
     }
 
     pub fn nodes_count(&self) -> usize {
@@ -179,7 +198,7 @@ impl Tree {
         let listed = self.client.list(&self.fetcher, key, &mut make_room).map(Arc::new);
         match &listed {
             Ok(listing) => self.note_left_out(key, &listing.left_out),
-            Err(error) => log::warn!("cannot list the directory: {error}"),
+            Err(error) => self.warn(format_args!("cannot list the directory: {error}")),
         }
         landing.listed = Some(listed.clone());
         listed

@@ -58,6 +58,14 @@ impl Server {
         self.stub.counts().of(Operation::List)
     }
 
+    /// A version of an object, of which the server is not asked.
+    fn store(&self, key: &str, e_tag: String, size: u64) -> octavo::Object {
+        let version = octavo_objects::Version { e_tag: Some(e_tag), ..Default::default() };
+        let meta = Meta { size, version, details: None };
+        let store = self.tree.client().open(self.tree.fetcher(), key, meta).unwrap();
+        self.cache.partition(PartitionConfig::new("objects")).unwrap().open(store, key).unwrap()
+    }
+
     fn set_lie(&self, lie: Lie) {
         self.stub.set_lies(Lies::with(move |_| Some(lie.clone())));
     }
@@ -179,7 +187,7 @@ fn a_listing_without_end_ends_where_memory_does() {
 #[test]
 fn answers_without_end_are_not_read_to_their_end() {
     for (status, kind, attempts) in
-        [(200, ErrorKind::Other, 1), (500, ErrorKind::Unavailable, 4), (404, ErrorKind::NotFound, 1)]
+        [(200, ErrorKind::Other, 1), (500, ErrorKind::Unavailable, 4), (404, ErrorKind::Other, 1)]
     {
         let server = Server::new(MINUTE);
         server.set_lie(Lie::Endless(status));
@@ -194,6 +202,64 @@ fn answers_without_end_are_not_read_to_their_end() {
         server.stub.set_lies(Lies::none());
         assert_eq!(server.list().unwrap().len(), 0);
     }
+}
+
+/// The name was not found, and the directory was empty.
+#[test]
+fn a_listing_that_is_answered_with_404_does_not_say_that_a_name_is_missing() {
+    let server = Server::new(Duration::ZERO);
+    server.stub.put("bucket/d/a", "");
+    let (number, _) = server.tree.look_up(ROOT, "a").unwrap();
+    server.set_lie(Lie::Status { code: 404, retry_after_s: None });
+    let failed = [
+        server.list().map(drop),
+        server.tree.look_up(ROOT, "a").map(drop),
+        server.tree.look_up(ROOT, "b").map(drop),
+        server.tree.refreshed(number).map(drop),
+    ];
+    for error in failed.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Other, "{error}");
+        assert!(error.to_string().contains("404"), "{error}");
+    }
+}
+
+#[test]
+fn the_body_of_an_error_is_cut_in_its_message() {
+    let server = Server::new(MINUTE);
+    server.set_lie(Lie::Answer(403, format!("<Error>\n{}</Error>", "m".repeat(100_000))));
+    let head = server.tree.client().head(server.tree.fetcher(), "d/a").unwrap_err();
+    assert_eq!(head.kind(), ErrorKind::Denied);
+    let store = server.store("d/a", "\"e\"".into(), 1000);
+    let read = store.read_at(0, &mut [0; 10]).unwrap_err().to_string();
+    for text in [read, server.list().unwrap_err().to_string()] {
+        assert!(text.contains("<Error>\\nmmmm") && text.len() < 1000, "{text}");
+    }
+}
+
+/// `object_store` panicked: it added 1 to the end of a range, put a token into an address, and a
+/// tag into a header.
+#[test]
+fn what_a_server_tells_is_checked_before_it_is_passed_on() {
+    let server = Server::new(Duration::ZERO);
+    let e_tag = server.stub.put("bucket/d/a", vec![7; 1000]);
+    let end = u64::MAX;
+    let range = format!("bytes 0-{end}/{end}");
+    server.set_lie(Lie::Headers(vec![("content-range", Some(range))]));
+    let error = server.store("d/a", e_tag, 1000).read_at(0, &mut [0; 10]).unwrap_err().to_string();
+    assert!(error.contains("which is outside of its object (4 attempts)"), "{error}");
+    let page = |inner: &str| Lie::Answer(200, format!("<ListBucketResult>{inner}</ListBucketResult>"));
+    let token = "x".repeat(70_000);
+    server.set_lie(page(&format!(
+        "<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>"
+    )));
+    let error = server.list().unwrap_err().to_string();
+    assert!(error.contains("its token has 70000 bytes") && error.len() < 1000, "{error}");
+    let found = |key: &str, tag: &str| {
+        format!("<Contents><Key>d/{key}</Key><ETag>{tag}</ETag><Size>5</Size></Contents>")
+    };
+    server.set_lie(page(&(found("crlf", "&quot;a&#13;&#10;X: 1&quot;") + &found("good", "&quot;e&quot;"))));
+    assert_eq!(server.names("d"), ["good"]);
+    assert_eq!(server.tree.fetcher().stat().keys_left_out, 1);
 }
 
 #[test]

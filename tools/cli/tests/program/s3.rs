@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -14,6 +15,8 @@ use crate::server::{Directory, Server, Setup, octavo, wait_until};
 
 const KEY: &str = "AKIAIOSFODNN7EXAMPLE";
 const SECRET: &str = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY";
+const EIO: i32 = 5;
+const EACCES: i32 = 13;
 const UNIT: usize = 512 << 10;
 
 fn content(len: usize) -> Vec<u8> {
@@ -101,6 +104,22 @@ fn a_server_that_fails_for_a_while_is_asked_again() {
     let mut client = Client::connect(&server.nbd, "vm").unwrap();
     assert_eq!(client.read(0, 4096), content[..4096]);
     assert_eq!(stub.counts().gets(), 3);
+}
+
+/// Such an export mixed versions, or each of its reads failed.
+#[test]
+fn an_object_without_a_version_is_refused_before_anything_is_served() {
+    let stub = Stub::start(Lies::none());
+    stub.put("images/vm.raw", vec![1; 4096]);
+    let directory = Directory::new();
+    let server = serve(&directory, &stub, "");
+    stub.set_lies(Lies::with(|asked| {
+        let neither = Lie::Headers(vec![("etag", None), ("last-modified", None)]);
+        (asked.operation == Operation::Head).then_some(neither)
+    }));
+    let add = ["export", "add", "vm", "--path", "s3://images/vm.raw", "--partition", "remote", "--read-only"];
+    let said = server.ctl_fail(1, &add);
+    assert!(said.contains("no entity tag (ETag), no version and no date (Last-Modified)"), "{said}");
 }
 
 #[test]
@@ -284,6 +303,40 @@ fn odd_keys_are_left_out_and_markers_are_directories() {
     assert_eq!(server.stat()["s3"]["keys_left_out"], 3);
     server.wait_for_log("left out 3 keys that cannot be names of files");
     server.end("TERM", 0);
+}
+
+/// A directory whose listing was answered with 404 looked empty, with success.
+#[test]
+fn a_directory_that_the_server_does_not_list_is_an_error_and_not_empty() {
+    let Some((directory, stub, target)) = mounted() else { return };
+    let mut server = serve(&directory, &stub, &mount_section(&target, "attr_timeout = \"0s\"\n"));
+    let all = |folder: &Path| fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>();
+    assert_eq!(all(&target).unwrap().len(), 3);
+    for (code, errno) in [(404, EIO), (500, EIO), (403, EACCES)] {
+        stub.set_lies(Lies::with(move |_| Some(Lie::Status { code, retry_after_s: None })));
+        assert_eq!(all(&target).unwrap_err().raw_os_error(), Some(errno), "{code}");
+        assert_eq!(fs::metadata(target.join("b")).unwrap_err().raw_os_error(), Some(errno), "{code}");
+    }
+    server.end("TERM", 0);
+}
+
+/// Each of them wrote 16 KiB.
+#[test]
+fn reads_that_fail_do_not_fill_the_log() {
+    let Some((directory, stub, target)) = mounted() else { return };
+    let mut server = serve(&directory, &stub, &mount_section(&target, "attr_timeout = \"1h\"\n"));
+    let file = fs::File::open(target.join("a.bin")).unwrap();
+    stub.set_lies(Lies::always(Lie::Answer(403, "m".repeat(100_000))));
+    for _ in 0..300 {
+        let error = file.read_at(&mut [0; 100], 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(EACCES));
+    }
+    drop(file);
+    server.end("TERM", 0);
+    let log = server.log();
+    let warnings = log.lines().filter(|line| line.contains("a.bin")).count();
+    assert!((1..100).contains(&warnings), "{warnings}");
+    assert!(log.lines().all(|line| line.len() < 2000), "{log}");
 }
 
 /// A listing that took longer than `attr_timeout` was asked for again by each getdents.
