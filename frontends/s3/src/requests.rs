@@ -1,5 +1,5 @@
-//! [`FileSystem`]: the requests of the kernel for a prefix. Those that need no server are answered at
-//! once: hits, and names of listings that are believed. The rest is left to the threads of
+//! [`FileSystem`]: the requests of the kernel for a prefix. Those that need no server are answered
+//! at once: hits, and names of listings that are believed. The rest is left to the threads of
 //! [`Waiting`].
 
 use std::collections::HashMap;

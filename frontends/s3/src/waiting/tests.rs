@@ -1,3 +1,5 @@
+//! Requests that wait for a server, and what ends them.
+
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
