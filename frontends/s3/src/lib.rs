@@ -18,7 +18,7 @@
 //! | `tree.rs` | keys with slashes as directories, from listings (D1 to D3) |
 //! | `files.rs` | open files, and the pages of closed ones |
 //! | `requests.rs` | the requests of the kernel |
-//! | `waiting.rs`, `killed.rs` | requests that wait for the server (Q1 to Q5), and killed programs |
+//! | `waiting.rs`, `killed.rs` | requests that wait for the server (Q1 to Q5); the killed |
 //! | `mount.rs`, `mounting.rs` | [`Prefix`]: the file system, and how it is mounted and unmounted |
 #![warn(missing_debug_implementations)]
 
