@@ -209,14 +209,9 @@ fn answers_without_end_are_not_read_to_their_end() {
 fn a_listing_that_is_answered_with_404_does_not_say_that_a_name_is_missing() {
     let server = Server::new(Duration::ZERO);
     server.stub.put("bucket/d/a", "");
-    let (number, _) = server.tree.look_up(ROOT, "a").unwrap();
+    server.look_up("a").unwrap();
     server.set_lie(Lie::Status { code: 404, retry_after_s: None });
-    let failed = [
-        server.list().map(drop),
-        server.tree.look_up(ROOT, "a").map(drop),
-        server.tree.look_up(ROOT, "b").map(drop),
-        server.tree.refreshed(number).map(drop),
-    ];
+    let failed = [server.list().map(drop), server.look_up("a").map(drop), server.look_up("b").map(drop)];
     for error in failed.map(Result::unwrap_err) {
         assert_eq!(error.kind(), ErrorKind::Other, "{error}");
         assert!(error.to_string().contains("404"), "{error}");
