@@ -56,7 +56,7 @@ const WAITING_MAX: usize = 4096;
 const BYTES_MAX: usize = 16 << 20;
 
 /// The time without an answer after which a file system counts as one that hangs (B7).
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The time after which a thread without work ends.
 const IDLE_MAX: Duration = Duration::from_secs(5);

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,8 +12,10 @@ use std::time::{Duration, Instant, SystemTime};
 use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
 use octavo_fuse::{Mount, MountOptions};
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use crate::mapping::Mapping;
 use crate::rig::patiently;
 
 const MIB: usize = 1 << 20;
@@ -161,6 +164,30 @@ fn a_full_file_system_refuses_the_write_itself() {
     assert_eq!(small.mount.take().unwrap().stop(), Vec::<String>::new());
     let below = fs::read(small.source.join("sparse")).unwrap();
     assert!(accepted.iter().all(|at| below[*at..at + 65536] == all[..65536]));
+}
+
+/// Regression: the kernel writes pages that were changed by `mmap`, and takes the answer that some
+/// were written for success. The rest was lost, and every sync and close succeeded.
+#[test]
+fn a_full_file_system_refuses_pages_that_were_changed_by_mmap() {
+    let Some(small) = small(8, false, &MountOptions::default()) else { return };
+    let file = small.open("mapped");
+    file.set_len(MIB as u64).unwrap();
+    let ballast = small.fill();
+    let room = fs::metadata(&ballast).unwrap().len() - 160 * 1024;
+    OpenOptions::new().write(true).open(&ballast).unwrap().set_len(room).unwrap();
+    let mut mapping = Mapping::new(file.as_fd(), 0, MIB, true).unwrap();
+    let mut bytes = vec![0x5A; MIB];
+    mapping.write(&bytes);
+    assert_eq!(mapping.sync(), Err(Errno::NOSPC));
+    // What is changed once there is room is written.
+    fs::remove_file(&ballast).unwrap();
+    bytes.fill(0xA5);
+    mapping.write(&bytes);
+    mapping.sync().unwrap();
+    drop(mapping);
+    file.sync_all().unwrap();
+    assert!(fs::read(small.source.join("mapped")).unwrap() == bytes);
 }
 
 #[test]
